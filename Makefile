@@ -1,0 +1,61 @@
+# Two commands do everything on a fresh machine: `make demo` and `make test`.
+# They need Python 3.10 or later and a package registry, nothing else.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+PYTEST := $(BIN)/python -m pytest
+
+# Interpreters and server versions that `test-all` and `test-servers` go through.
+PYTHONS ?= 3.10 3.11 3.12 3.13
+SERVERS ?= 2.10.26 2.12.8 2.15.1
+SPARKS ?= 4.0.4 4.1.4 4.2.1 4.3.0
+
+.PHONY: demo test lint test-all test-servers test-spark-matrix soak bench bench-spark clean
+
+$(STAMP): setup.cfg pyproject.toml
+	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10) and "Python 3.10 or later is needed: make PYTHON=python3.11 …")'
+	$(PYTHON) -m venv --clear $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev,nkeys,spark]'
+	$(BIN)/python -m jetstream_sync.spark.java --install
+	touch $@
+
+# The main job: orders through JetStream and Spark and back, on an embedded server.
+demo: $(STAMP)
+	$(BIN)/python examples/spark_pipeline.py
+
+test: $(STAMP)
+	$(PYTEST) -q tests --ignore=tests/spark
+	$(PYTEST) -q tests/spark
+
+lint: $(STAMP)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+# The unit and integration layers on every interpreter that is here; the others are named, not passed over silently.
+test-all: $(STAMP)
+	$(BIN)/python .ci/matrix.py pythons $(PYTHONS)
+
+# The integration layer against several server versions.
+test-servers: $(STAMP)
+	$(BIN)/python .ci/matrix.py servers $(SERVERS)
+
+# The Spark source and sink on several versions of Spark.
+test-spark-matrix: $(STAMP)
+	$(BIN)/python .ci/matrix.py sparks $(SPARKS)
+
+# Long runs: threads, descriptors and memory over many connections and reconnects.
+soak: $(STAMP)
+	$(PYTEST) tests -m soak
+
+bench: $(STAMP)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check nats-py==2.16.0
+	$(BIN)/python -m benchmarks
+
+bench-spark: $(STAMP)
+	$(BIN)/python -m benchmarks.spark_rates
+
+clean:
+	rm -rf $(VENV) .venvs build dist *.egg-info

@@ -1,0 +1,32 @@
+"""What every test of the project gets: no thread of the library may outlive the test that started it."""
+
+from __future__ import annotations
+
+import faulthandler
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+from tests.support.eventually import eventually
+
+faulthandler.enable()
+
+
+def library_threads() -> set[threading.Thread]:
+    return {thread for thread in threading.enumerate() if thread.name.startswith("js-")}
+
+
+def no_leaks_since(before: set[threading.Thread]) -> bool:
+    leaked = library_threads() - before
+    if leaked:
+        print("still running:", *sorted(thread.name for thread in leaked))
+    return not leaked
+
+
+@pytest.fixture(autouse=True)
+def no_leaked_threads() -> Iterator[None]:
+    """Fail the test that leaves a `js-` thread behind."""
+    before = library_threads()
+    yield
+    eventually(lambda: no_leaks_since(before), timeout=3.0, message="no js- thread is left over")

