@@ -1,0 +1,103 @@
+"""The tree of errors: one root, facts as attributes, one registry from err_code to class."""
+
+from __future__ import annotations
+
+import builtins
+import pickle
+from typing import Any
+
+import pytest
+
+import jetstream_sync
+from jetstream_sync import errors
+from jetstream_sync.errors import APIError, NatsError, api_error
+
+CLASSES = [
+    value for value in vars(errors).values() if isinstance(value, type) and issubclass(value, errors.NatsError)
+]
+
+SAMPLES: list[NatsError] = [
+    errors.TimeoutError("late"),
+    errors.ConnectionClosedError(),
+    errors.ConnectionLostError(),
+    errors.NoServersError([("nats://a:1", OSError("refused"))]),
+    errors.PermissionsError("denied", subject="s", operation="publish", queue="q"),
+    errors.MaxPayloadError(10, 5),
+    errors.SlowConsumerError("s", 1, 2),
+    errors.OutboundBufferLimitError(10, 5),
+    errors.NoRespondersError("s"),
+    errors.ForkError(),
+    errors.APIError(400, 10025, "bad"),
+    errors.StreamNotFoundError(404, 10059, "stream not found"),
+    errors.NoStreamResponseError("s"),
+    errors.ConsumerConfigError("differs", field="ack_wait"),
+    errors.PullError(409, "Leadership Change"),
+    errors.MissedHeartbeatError(1.5),
+    errors.SequenceMismatchError(1, 3, stream_seq=9),
+]
+
+
+@pytest.mark.parametrize(
+    ("err_code", "expected"),
+    [
+        (10008, errors.JetStreamUnavailableError),
+        (10013, errors.ConsumerExistsError),
+        (10014, errors.ConsumerNotFoundError),
+        (10035, errors.JetStreamNotEnabledError),
+        (10037, errors.MessageNotFoundError),
+        (10039, errors.JetStreamNotEnabledError),
+        (10058, errors.StreamNameInUseError),
+        (10059, errors.StreamNotFoundError),
+        (10071, errors.WrongLastSequenceError),
+        (10076, errors.JetStreamNotEnabledError),
+        (10105, errors.ConsumerExistsError),
+        (10148, errors.ConsumerExistsError),
+        (10149, errors.ConsumerNotFoundError),
+        (10164, errors.WrongLastSequenceError),
+    ],
+)
+def test_err_code_has_its_class(err_code: int, expected: type[APIError]) -> None:
+    """The server's err_code decides, whatever the code; the three facts are kept."""
+    error = api_error(418, err_code, "what the server said")
+    assert type(error) is expected
+    assert (error.code, error.err_code, error.description) == (418, err_code, "what the server said")
+    assert "what the server said" in str(error)
+    assert str(err_code) in str(error)
+
+
+@pytest.mark.parametrize(
+    ("code", "err_code", "expected"),
+    [
+        (400, 10999, errors.BadRequestError),
+        (503, 10999, errors.JetStreamUnavailableError),
+        (404, 10999, APIError),
+        (503, 10077, APIError),
+        (0, 0, APIError),
+    ],
+)
+def test_unknown_err_code_is_judged_by_its_code(code: int, err_code: int, expected: type[APIError]) -> None:
+    """400 is a bad request, 503 an outage (but for "store failed", a full stream), anything else an APIError."""
+    assert type(api_error(code, err_code, "")) is expected
+
+
+def test_every_error_is_under_the_root_and_public() -> None:
+    """All classes are NatsErrors, listed in __all__ and importable from the package."""
+    assert len(CLASSES) > 30
+    for cls in CLASSES:
+        assert issubclass(cls, NatsError)
+        assert cls.__name__ in errors.__all__
+        assert getattr(jetstream_sync, cls.__name__) is cls
+
+
+def test_timeout_is_also_the_builtin_one() -> None:
+    """`except TimeoutError` catches it without an import."""
+    assert issubclass(errors.TimeoutError, builtins.TimeoutError)
+
+
+@pytest.mark.parametrize("error", SAMPLES, ids=lambda error: type(error).__name__)
+def test_error_pickles_with_its_facts(error: NatsError) -> None:
+    """An error comes home from another process as what it was."""
+    copy: Any = pickle.loads(pickle.dumps(error))
+    assert type(copy) is type(error)
+    assert str(copy) == str(error)
+    assert {k: repr(v) for k, v in vars(copy).items()} == {k: repr(v) for k, v in vars(error).items()}
