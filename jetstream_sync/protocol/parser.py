@@ -1,0 +1,413 @@
+"""The server's byte stream, turned into events: bytes in, events out, no I/O.
+
+`Parser.feed` takes whatever `recv` returned, cut anywhere, and returns the events that are now complete.
+Consecutive messages of one subscription come as one `Run`, because handing over a run costs one lock and
+one wake-up where handing over its messages would cost one each.
+
+Two loops read messages, and both accept exactly the same streams. Splitting the whole buffer at CRLF is
+the fastest way to read small plain messages, but it costs in proportion to the payload bytes; finding each
+control line and slicing costs more per message and next to nothing per payload byte. The size of the
+messages that came last chooses.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from ..errors import ProtocolError
+
+__all__ = ["OK", "PING", "PONG", "Err", "Event", "Info", "Parser", "RawMessage", "Run", "Signal"]
+
+# Subject, reply, header block (version line and closing blank line included), payload. A plain tuple,
+# because one is made for every message and nothing is cheaper to make.
+RawMessage = tuple[bytes, bytes | None, bytes | None, bytes]
+
+CRLF = b"\r\n"
+# As integers: `bytes in bytes` takes ten times as long, as it tries its operand as an integer first.
+TAB = 9
+LF = 10
+
+# A subject and a reply fit a server's `max_control_line` (4 KiB unless configured) many times over.
+MAX_CONTROL_LINE = 64 * 1024
+# INFO lists the URLs of every server of the cluster, so it may be longer than the other lines.
+MAX_INFO_LINE = 1024 * 1024
+# A server's `max_payload` must fit its `max_pending`, 64 MiB unless configured; some room beside it.
+MAX_PAYLOAD = 64 * 1024 * 1024 + 1024 * 1024
+# Ten digits hold every size up to MAX_PAYLOAD; more would make int() work for nothing.
+MAX_SIZE_DIGITS = 10
+# Sizes met before, so that the usual size is a look-up; emptied when a stream has more different ones.
+SIZES_KEPT = 4096
+# Above this mean payload, splitting the buffer costs more than finding lines.
+MAX_SPLIT_PAYLOAD = 192
+# Below this much data, the set-up of splitting is not worth it.
+MIN_SPLIT_DATA = 1024
+# Offending input is shown in errors up to here: enough to recognise, never a whole INFO.
+SHOWN_BYTES = 64
+
+NO_HEADERS = -1  # in place of a header's size
+
+
+class Run:
+    """Consecutive messages of one subscription; `size` is the sum of their header and payload bytes."""
+
+    __slots__ = ("messages", "sid", "size")
+
+    def __init__(self, sid: bytes, messages: list[RawMessage], size: int) -> None:
+        self.sid = sid
+        self.messages = messages
+        self.size = size
+
+    def __repr__(self) -> str:
+        return f"<Run sid={self.sid!r} messages={len(self.messages)} size={self.size}>"
+
+
+class Info:
+    """The server described itself: `fields` is the JSON object of an INFO line."""
+
+    __slots__ = ("fields",)
+
+    def __init__(self, fields: dict[str, Any]) -> None:
+        self.fields = fields
+
+    def __repr__(self) -> str:
+        return f"<Info of {len(self.fields)} fields>"
+
+
+class Err:
+    """The server reported an error: `text` without its quotes."""
+
+    __slots__ = ("text",)
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+
+    def __repr__(self) -> str:
+        return f"<Err {self.text!r}>"
+
+
+class Signal:
+    """A line that says nothing but its name; compare with `is` to PING, PONG and OK."""
+
+    __slots__ = ("name",)
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def __repr__(self) -> str:
+        return f"<{self.name}>"
+
+
+PING = Signal("PING")
+PONG = Signal("PONG")
+OK = Signal("OK")
+
+Event = Run | Info | Err | Signal
+
+# Subject, sid, reply, header size or NO_HEADERS, total size.
+_Frame = tuple[bytes, bytes, bytes | None, int, int]
+
+_SIGNALS = {b"PING": PING, b"PONG": PONG, b"+OK": OK}
+# Fields of a control line, with and without the optional reply.
+_FIELD_COUNTS = {b"MSG": (4, 5), b"HMSG": (5, 6)}
+
+
+class Parser:
+    """Reads one connection's byte stream. Not thread-safe: one thread feeds it.
+
+    Memory is bounded by what has arrived: nothing is allocated from a declared size.
+    """
+
+    def __init__(self, max_payload: int = MAX_PAYLOAD) -> None:
+        self.error: ProtocolError | None = None
+        """Set when the stream is broken, for good; the events before the break were still returned."""
+        self._held = bytearray()  # the start of a frame whose end has not arrived
+        self._wanted = 0  # the length of that whole frame; 0 while its control line is incomplete
+        self._split_next = False
+        self.max_payload = max_payload
+
+    @property
+    def max_payload(self) -> int:
+        """The largest message accepted, headers included; may be set at any time, for what is fed later."""
+        return self._max_payload
+
+    @max_payload.setter
+    def max_payload(self, limit: int) -> None:
+        self._max_payload = limit
+        # Sizes read before, by their text: only the first message of a size pays for the strict reading
+        # and the comparison with the limit. The finding loop looks sizes up with the line's CR behind
+        # them, which checks the line's ending at no cost.
+        self._sizes: dict[bytes, int] = {}
+        self._sizes_with_cr: dict[bytes, int] = {}
+
+    @property
+    def buffered(self) -> int:
+        """How many bytes are held that are not yet part of an event."""
+        return len(self._held)
+
+    def feed(self, data: bytes) -> list[Event]:
+        """Take the next bytes of the stream and return the events they complete.
+
+        When the bytes are malformed or exceed a limit, the events before that point are returned and
+        `error` is set: check it after dispatching them. Any later call raises that `ProtocolError`.
+        """
+        if self.error is not None:
+            raise self.error
+        events: list[Event] = []
+        try:
+            position = 0
+            while self._held and position < len(data):
+                position = self._fill(data, position, events)
+            if self._split_next:
+                position = self._split(data, position, events)
+            if position < len(data):
+                self._find(data, position, events)
+        except ProtocolError as error:
+            self.error = error
+            self._held.clear()
+        if events:
+            self._split_next = _is_worth_splitting(events[-1])
+        return events
+
+    def _fill(self, data: bytes, start: int, events: list[Event]) -> int:
+        """Add to the held frame what `data[start:]` has of it; return where the rest of `data` starts."""
+        held, wanted = self._held, self._wanted
+        end = start + wanted - len(held) if wanted else data.find(b"\n", start) + 1 or len(data)
+        held += data[start:end]
+        complete = len(held) == wanted if wanted else held.endswith(b"\n")
+        if complete:
+            frame = bytes(held)
+            held.clear()
+            self._find(frame, 0, events)
+        elif not wanted:
+            _check_length(held, len(held))
+        return min(end, len(data))
+
+    def _hold(self, tail: bytes, wanted: int) -> None:
+        """Keep the start of an incomplete frame of `wanted` bytes (0: its control line is incomplete)."""
+        self._held += tail
+        self._wanted = wanted
+        if not wanted:
+            _check_length(tail, len(tail))
+
+    def _find(self, data: bytes, position: int, events: list[Event]) -> None:
+        """Read the frames of `data[position:]`, finding one control line after the other; hold the rest.
+
+        No call per message but those of bytes and list: this loop is the cost of receiving.
+        """
+        find, length, longest = data.find, len(data), MAX_CONTROL_LINE
+        sizes, header_sizes = self._sizes_with_cr, self._sizes
+        run = _run_to_extend(events)
+        sid, append, run_size = run.sid, run.messages.append, run.size
+        wanted = 0
+        reply: bytes | None
+        usual: object
+        try:
+            while (eol := find(b"\n", position)) >= 0:
+                line = data[position:eol]  # with its CR
+                fields = line.split(b" ")
+                count = len(fields)
+                header_size = NO_HEADERS
+                usual = False
+                try:
+                    if eol - position > longest or TAB in line:
+                        pass
+                    elif count == 5 and fields[0] == b"MSG":
+                        _, subject, to_sid, reply, size_text = fields
+                        size = sizes[size_text]
+                        usual = subject and to_sid and reply
+                    elif count == 6 and fields[0] == b"HMSG":
+                        _, subject, to_sid, reply, header_text, size_text = fields
+                        header_size, size = header_sizes[header_text], sizes[size_text]
+                        usual = subject and to_sid and reply and header_size <= size
+                    elif count == 4 and fields[0] == b"MSG":
+                        _, subject, to_sid, size_text = fields
+                        reply, size = None, sizes[size_text]
+                        usual = subject and to_sid
+                    elif count == 5 and fields[0] == b"HMSG":
+                        _, subject, to_sid, header_text, size_text = fields
+                        reply, header_size, size = None, header_sizes[header_text], sizes[size_text]
+                        usual = subject and to_sid and header_size <= size
+                except KeyError:
+                    pass
+                if not usual:
+                    frame = self._read_line(line)
+                    if not isinstance(frame, tuple):
+                        run.size = run_size
+                        run = _no_run()
+                        sid, append, run_size = run.sid, run.messages.append, 0
+                        events.append(frame)
+                        position = eol + 1
+                        continue
+                    subject, to_sid, reply, header_size, size = frame
+                start = eol + 1
+                end = start + size
+                following = end + 2
+                if following > length:
+                    wanted = following - position
+                    break
+                if data[end:following] != CRLF:
+                    raise ProtocolError(f"no CRLF behind {size} bytes of payload: {_shown(data[end:])}")
+                if to_sid != sid:
+                    run.size = run_size
+                    run = Run(to_sid, [], 0)
+                    sid, append, run_size = to_sid, run.messages.append, 0
+                    events.append(run)
+                if header_size == NO_HEADERS:
+                    append((subject, reply, None, data[start:end]))
+                else:
+                    middle = start + header_size
+                    append((subject, reply, data[start:middle], data[middle:end]))
+                run_size += size
+                position = following
+        finally:
+            run.size = run_size
+        if position < length:
+            self._hold(data[position:], wanted)
+
+    def _split(self, data: bytes, position: int, events: list[Event]) -> int:
+        """Read plain messages of `data[position:]` by splitting; return where what it cannot read starts."""
+        while len(data) - position >= MIN_SPLIT_DATA:
+            # No line of a window can be too long, so the loop need not check that.
+            window = data[position : position + MAX_CONTROL_LINE]
+            unread = self._split_window(window, events)
+            position += len(window) - unread
+            if unread == len(window):
+                break
+        return position
+
+    def _split_window(self, data: bytes, events: list[Event]) -> int:
+        """Read plain messages by splitting `data` at CRLF; return how many bytes are left unread.
+
+        Unread is the incomplete frame at the end, and everything from a frame on that is not plain: a
+        message with headers, a payload with a CRLF in it, a line to be read with more care.
+        """
+        pieces = data.split(CRLF)
+        tail = pieces.pop()  # no CRLF behind it, so neither a line nor a payload yet
+        if len(pieces) % 2:
+            tail = pieces.pop() + CRLF + tail
+        sizes = self._sizes
+        has_tab = TAB in data  # cheap for a window, and payloads of text seldom have one
+        run = _run_to_extend(events)
+        sid, append, run_size = run.sid, run.messages.append, run.size
+        reply: bytes | None
+        pairs = iter(pieces)
+        try:
+            for line, payload in zip(pairs, pairs, strict=False):
+                fields = line.split(b" ")
+                if len(fields) == 5:
+                    verb, subject, to_sid, reply, size_text = fields
+                    if not reply:
+                        break
+                elif len(fields) == 4:
+                    verb, subject, to_sid, size_text = fields
+                    reply = None
+                else:
+                    break
+                size = sizes[size_text]
+                if verb != b"MSG" or not subject or not to_sid or len(payload) != size:
+                    break
+                if LF in line or (has_tab and TAB in line):
+                    break
+                if to_sid != sid:
+                    run.size = run_size
+                    run = Run(to_sid, [], 0)
+                    sid, append, run_size = to_sid, run.messages.append, 0
+                    events.append(run)
+                append((subject, reply, None, payload))
+                run_size += size
+            else:
+                return len(tail)
+        except KeyError:  # a size that is not known yet
+            pass
+        finally:
+            run.size = run_size
+        return len(CRLF.join([line, payload, *pairs, tail]))
+
+    def _read_line(self, line: bytes) -> Event | _Frame:
+        """Read any control line (its CR included, its LF not), strictly: what the loops do not know."""
+        _check_length(line, len(line))
+        if not line.endswith(b"\r"):
+            raise ProtocolError(f"control line without CRLF: {_shown(line)}")
+        line = line[:-1]
+        # The server separates with space and tab. bytes.split() would split at VT and FF too, which may
+        # stand in a subject.
+        fields = [field for field in line.replace(b"\t", b" ").split(b" ") if field]
+        verb = fields[0].upper() if fields else b""
+        if verb in _FIELD_COUNTS and len(fields) in _FIELD_COUNTS[verb]:
+            return self._read_message_line(verb, fields)
+        if verb in _SIGNALS and len(fields) == 1:
+            return _SIGNALS[verb]
+        if verb == b"INFO":
+            return Info(_info_fields(line.strip(b" \t")[4:]))
+        if verb == b"-ERR":
+            return Err(_error_text(line.strip(b" \t")[4:]))
+        raise ProtocolError(f"not a line of the NATS protocol: {_shown(line)}")
+
+    def _read_message_line(self, verb: bytes, fields: list[bytes]) -> _Frame:
+        size = self._read_size(fields[-1])
+        header_size = NO_HEADERS
+        if verb == b"HMSG":
+            header_size = self._read_size(fields[-2])
+            if header_size > size:
+                raise ProtocolError(f"header of {header_size} bytes in a message of {size} bytes")
+        reply = fields[3] if len(fields) == _FIELD_COUNTS[verb][1] else None
+        return fields[1], fields[2], reply, header_size, size
+
+    def _read_size(self, text: bytes) -> int:
+        if not text.isdigit() or len(text) > MAX_SIZE_DIGITS:
+            raise ProtocolError(f"not a size: {_shown(text)}")
+        size = int(text)
+        if size > self._max_payload:
+            raise ProtocolError(f"message of {size} bytes announced, the limit is {self._max_payload}")
+        if len(self._sizes) >= SIZES_KEPT:
+            self._sizes.clear()
+            self._sizes_with_cr.clear()
+        self._sizes[text] = self._sizes_with_cr[text + b"\r"] = size
+        return size
+
+
+def _no_run() -> Run:
+    """A run that no message belongs to: a sid has no blank."""
+    return Run(b" ", [], 0)
+
+
+def _run_to_extend(events: list[Event]) -> Run:
+    last = events[-1] if events else None
+    return last if isinstance(last, Run) else _no_run()
+
+
+def _is_worth_splitting(last: Event) -> bool:
+    """Whether messages like those at the end of `last` are read faster by splitting."""
+    if not isinstance(last, Run):
+        return False
+    return last.messages[-1][2] is None and last.size <= MAX_SPLIT_PAYLOAD * len(last.messages)
+
+
+def _check_length(line: bytes | bytearray, length: int) -> None:
+    if length > MAX_CONTROL_LINE:
+        limit = MAX_INFO_LINE if line[:4].upper() == b"INFO" else MAX_CONTROL_LINE
+        if length > limit:
+            raise ProtocolError(f"control line longer than {limit} bytes: {_shown(line)}")
+
+
+def _info_fields(text: bytes) -> dict[str, Any]:
+    try:
+        fields = json.loads(text.decode())
+    except (ValueError, RecursionError):
+        raise ProtocolError(f"INFO is not JSON: {_shown(text)}") from None
+    if not isinstance(fields, dict):
+        raise ProtocolError(f"INFO is not a JSON object: {_shown(text)}")
+    return fields
+
+
+def _error_text(text: bytes) -> str:
+    text = text.strip(b" \t")
+    if len(text) >= 2 and text[:1] == text[-1:] == b"'":
+        text = text[1:-1]
+    return text.decode(errors="replace")
+
+
+def _shown(data: bytes | bytearray) -> str:
+    shown = repr(bytes(data[:SHOWN_BYTES]))
+    return shown if len(data) <= SHOWN_BYTES else f"{shown}… ({len(data)} bytes)"
