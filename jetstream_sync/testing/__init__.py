@@ -1,0 +1,15 @@
+"""Running real NATS servers in tests and experiments, and making trouble on the way to them.
+
+`LocalServer` and `LocalCluster` run nats-server on this machine; `FaultProxy` cuts, stalls and splits
+what passes between a client and a server; `ScriptedPeer` says what no real server would. The pytest
+plugin (`nats_server`, `nats_cluster`, `nc`, `js`) is in `jetstream_sync.testing.plugin`.
+"""
+
+from __future__ import annotations
+
+from jetstream_sync.testing.cluster import LocalCluster
+from jetstream_sync.testing.peer import PeerConnection, ScriptedPeer
+from jetstream_sync.testing.proxy import FaultProxy
+from jetstream_sync.testing.server import LocalServer
+
+__all__ = ["FaultProxy", "LocalCluster", "LocalServer", "PeerConnection", "ScriptedPeer"]

