@@ -1,0 +1,1 @@
+"""The connection: sockets, threads, reconnects, subscriptions and requests."""

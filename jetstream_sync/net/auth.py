@@ -1,0 +1,394 @@
+"""Who we are: the authentication part of CONNECT, made anew at each connect and reconnect.
+
+Two things can be sent. A *plain* identity is user and password, or a token. A *signed* one is an nkey or a
+user JWT, proven by a signature of the nonce in the server's INFO. One of each may be given together: a server
+with an authorization callout takes the signed one as the way in and leaves the plain one to the callout.
+
+No secret leaves this module but in the dictionary `connect_fields` returns: errors name the option and the
+file, never what is in them.
+"""
+
+from __future__ import annotations
+
+import base64
+import os
+import re
+from collections.abc import Callable
+from typing import NoReturn, Protocol, TypeVar
+
+from ..errors import AuthorizationError
+from .ed25519 import SIGNATURE_SIZE
+from .nkeys import KeyPair
+
+__all__ = ["Authenticator", "Credentials", "Secret", "SignatureCallback", "UserJwtCallback"]
+
+Secret = str | Callable[[], str]
+_PathLike = str | os.PathLike[str]
+Credentials = _PathLike | tuple[_PathLike, _PathLike]
+UserJwtCallback = Callable[[], str | bytes | bytearray]
+SignatureCallback = Callable[[bytes], bytes | bytearray | str]
+
+_T = TypeVar("_T")
+
+# Credentials are a few KiB; a path that names something else (a device, a disk image) is not read to its end.
+_MAX_FILE_SIZE = 1 << 20
+
+_BLOCK = re.compile(r"BEGIN ([A-Z ]+?) *-{3,}\s+(\S+)\s+-{3,} *END \1 *-{3,}")
+_JWT = re.compile(r"[\w-]+\.[\w-]+\.[\w-]+", re.ASCII)
+_SEED_LIKE = re.compile(r"S[A-Z2-7]{57}")
+
+
+class Authenticator:
+    """Answers the server's question who connects. Thread-safe; shows and pickles no secret.
+
+    `user`, `password`, `token`: a string, or a callable without arguments that is asked at each connect.
+    `user_credentials`: the path of a `.creds` file, or a pair (path of the JWT, path of the seed).
+    `nkeys_seed`: the path of a file with an nkey seed; `nkeys_seed_str`: the seed itself. Files are read
+    again at each connect, for they are rotated; a leading `~` is the home directory.
+    `user_jwt_cb()` returns the user JWT, and `signature_cb(nonce: bytes)` signs the nonce: it returns the 64
+    bytes of the signature, or their base64 text (86 characters, 88 with padding; either alphabet), as `str`
+    or bytes.
+
+    Raises `ValueError` for options that contradict each other, and for files that cannot be read or
+    understood; `TypeError` for an option of the wrong type.
+    """
+
+    __slots__ = ("_plain", "_signed")
+
+    def __init__(
+        self,
+        *,
+        user: Secret | None = None,
+        password: Secret | None = None,
+        token: Secret | None = None,
+        user_credentials: Credentials | None = None,
+        nkeys_seed: _PathLike | None = None,
+        nkeys_seed_str: str | None = None,
+        user_jwt_cb: UserJwtCallback | None = None,
+        signature_cb: SignatureCallback | None = None,
+    ) -> None:
+        self._plain, self._signed = None, None  # so that repr() works even when the next lines raise
+        self._plain = _plain_identity(user, password, token)
+        self._signed = _signed_identity(
+            user_credentials=user_credentials,
+            nkeys_seed=nkeys_seed,
+            nkeys_seed_str=nkeys_seed_str,
+            user_jwt_cb=user_jwt_cb,
+            signature_cb=signature_cb,
+        )
+
+    def __repr__(self) -> str:
+        kinds = [identity.kind for identity in (self._signed, self._plain) if identity is not None]
+        return f"Authenticator({', '.join(kinds) or 'none'})"
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError("an Authenticator holds secrets and cannot be pickled; connect where it is needed")
+
+    def connect_fields(self, nonce: str | None, url_user: str | None, url_password: str | None) -> dict[str, str]:
+        """The authentication fields of CONNECT for a server that sent `nonce`.
+
+        `url_user` and `url_password` come from that server's URL, percent-decoding done; a user without a
+        password is a token. They count only when no option was given. Reads files and calls the user's
+        callables, so it may block as long as they do. Raises `AuthorizationError` when a file, a callable or
+        the server does not give what is needed.
+        """
+        if self._plain is None and self._signed is None:
+            return _url_fields(url_user, url_password)
+        fields = {} if self._signed is None else self._signed.fields(nonce)
+        if self._plain is not None:
+            fields |= self._plain.fields()
+        return fields
+
+
+def _url_fields(user: str | None, password: str | None) -> dict[str, str]:
+    if user and password is not None:
+        return {"user": user, "pass": password}
+    if password:
+        raise AuthorizationError("the server URL has a password but no user: write nats://user:password@host")
+    return {"auth_token": user} if user else {}
+
+
+# --- plain identities ---------------------------------------------------------------------------
+
+
+class _UserPassword:
+    kind = "user/password"
+
+    def __init__(self, user: Secret, password: Secret | None) -> None:
+        self._user = _checked_secret("user", user)
+        self._password = None if password is None else _checked_secret("password", password, may_be_empty=True)
+
+    def fields(self) -> dict[str, str]:
+        fields = {"user": _ask_secret("user", self._user)}
+        if self._password is not None:
+            fields["pass"] = _ask_secret("password", self._password, may_be_empty=True)
+        return fields
+
+
+class _Token:
+    kind = "token"
+
+    def __init__(self, token: Secret) -> None:
+        self._token = _checked_secret("token", token)
+
+    def fields(self) -> dict[str, str]:
+        return {"auth_token": _ask_secret("token", self._token)}
+
+
+def _plain_identity(
+    user: Secret | None, password: Secret | None, token: Secret | None
+) -> _UserPassword | _Token | None:
+    if token is not None:
+        if user is not None or password is not None:
+            raise ValueError("token and user/password contradict each other: give one of them")
+        return _Token(token)
+    if user is not None:
+        return _UserPassword(user, password)
+    if password is not None:
+        raise ValueError("password needs user")
+    return None
+
+
+def _checked_secret(option: str, value: Secret, *, may_be_empty: bool = False) -> Secret:
+    if not isinstance(value, str) and not callable(value):
+        raise TypeError(f"{option} must be a str or a callable that returns one, not {type(value).__name__}")
+    if value == "" and not may_be_empty:
+        raise ValueError(f"{option} is empty: leave it out, or pass None, to connect without it")
+    return value
+
+
+def _ask_secret(option: str, secret: Secret, *, may_be_empty: bool = False) -> str:
+    if isinstance(secret, str):
+        return secret
+    value = _ask(option, secret)
+    if not isinstance(value, str):
+        raise AuthorizationError(f"the {option} callable must return a str, it returned {type(value).__name__}")
+    if not value and not may_be_empty:
+        raise AuthorizationError(f"the {option} callable returned an empty string")
+    return value
+
+
+def _ask(option: str, callback: Callable[[], _T]) -> _T:
+    """What the user's callable returns; its text stays out of our error, for it may quote the secret."""
+    try:
+        return callback()
+    except Exception as exc:
+        raise AuthorizationError(f"the {option} callable raised {type(exc).__name__}") from exc
+
+
+# --- signed identities --------------------------------------------------------------------------
+
+
+class _SignedIdentity(Protocol):
+    kind: str
+
+    def fields(self, nonce: str | None) -> dict[str, str]: ...
+
+
+class _SeedText:
+    kind = "nkey seed"
+
+    def __init__(self, seed: str) -> None:
+        if not isinstance(seed, str):
+            raise TypeError(f"nkeys_seed_str must be a str, not {type(seed).__name__}")
+        self._key = _user_key(seed.strip(), "nkeys_seed_str")
+
+    def fields(self, nonce: str | None) -> dict[str, str]:
+        return _nkey_fields(self._key, nonce)
+
+
+class _SeedFile:
+    kind = "nkey seed file"
+
+    def __init__(self, path: _PathLike) -> None:
+        self._path = _checked_path("nkeys_seed", path, "pass a seed itself as nkeys_seed_str")
+        self._load()
+
+    def _load(self) -> KeyPair:
+        return _seed_in(_read(self._path), self._path)
+
+    def fields(self, nonce: str | None) -> dict[str, str]:
+        return _nkey_fields(_load_now(self._load), nonce)
+
+
+class _CredentialsFiles:
+    kind = "credentials file"
+
+    def __init__(self, credentials: Credentials) -> None:
+        paths = credentials if isinstance(credentials, (tuple, list)) else (credentials, credentials)
+        if len(paths) != 2:
+            raise ValueError("user_credentials takes one path, or a pair: path of the JWT, path of the seed")
+        hint = "write them to a file that only you can read"
+        self._jwt_path, self._seed_path = (_checked_path("user_credentials", path, hint) for path in paths)
+        self._load()
+
+    def _load(self) -> tuple[str, KeyPair]:
+        jwt_text = _read(self._jwt_path)
+        # One file is read once: its JWT and seed belong together even while it is being replaced.
+        seed_text = jwt_text if self._seed_path == self._jwt_path else _read(self._seed_path)
+        return _jwt_in(jwt_text, self._jwt_path), _seed_in(seed_text, self._seed_path)
+
+    def fields(self, nonce: str | None) -> dict[str, str]:
+        jwt, key = _load_now(self._load)
+        return {"jwt": jwt, "sig": _base64url(key.sign(_required(nonce)))}
+
+
+class _Callbacks:
+    kind = "JWT callback"
+
+    def __init__(self, user_jwt_cb: UserJwtCallback | None, signature_cb: SignatureCallback | None) -> None:
+        if user_jwt_cb is None or signature_cb is None:
+            raise ValueError("user_jwt_cb and signature_cb belong together: give both")
+        if not callable(user_jwt_cb) or not callable(signature_cb):
+            raise TypeError("user_jwt_cb and signature_cb must be callables")
+        self._user_jwt_cb = user_jwt_cb
+        self._signature_cb = signature_cb
+
+    def fields(self, nonce: str | None) -> dict[str, str]:
+        to_sign = _required(nonce)
+        jwt = _ask("user_jwt_cb", self._user_jwt_cb)
+        signature = _ask("signature_cb", lambda: self._signature_cb(to_sign))
+        return {"jwt": _returned_jwt(jwt), "sig": _base64url(_returned_signature(signature))}
+
+
+def _signed_identity(
+    *,
+    user_credentials: Credentials | None,
+    nkeys_seed: _PathLike | None,
+    nkeys_seed_str: str | None,
+    user_jwt_cb: UserJwtCallback | None,
+    signature_cb: SignatureCallback | None,
+) -> _SignedIdentity | None:
+    given = {
+        "user_credentials": user_credentials is not None,
+        "nkeys_seed": nkeys_seed is not None,
+        "nkeys_seed_str": nkeys_seed_str is not None,
+        "user_jwt_cb/signature_cb": user_jwt_cb is not None or signature_cb is not None,
+    }
+    names = [name for name, is_given in given.items() if is_given]
+    if len(names) > 1:
+        raise ValueError(f"{' and '.join(names)} contradict each other: give one of them")
+    if user_credentials is not None:
+        return _CredentialsFiles(user_credentials)
+    if nkeys_seed is not None:
+        return _SeedFile(nkeys_seed)
+    if nkeys_seed_str is not None:
+        return _SeedText(nkeys_seed_str)
+    return _Callbacks(user_jwt_cb, signature_cb) if names else None
+
+
+def _nkey_fields(key: KeyPair, nonce: str | None) -> dict[str, str]:
+    return {"nkey": key.public_key, "sig": _base64url(key.sign(_required(nonce)))}
+
+
+def _required(nonce: str | None) -> bytes:
+    if not nonce:
+        raise AuthorizationError(
+            "the server sent no nonce to sign: it is not set up for nkeys or JWTs; "
+            "connect without them or with user and password or a token, or configure the server"
+        )
+    return nonce.encode()
+
+
+def _base64url(signature: bytes) -> str:
+    return base64.urlsafe_b64encode(signature).decode("ascii").rstrip("=")
+
+
+def _returned_jwt(value: object) -> str:
+    if isinstance(value, (bytes, bytearray)):
+        # A strict decode would raise an error that carries the bytes.
+        value = value.decode("ascii", "replace")
+    if not isinstance(value, str) or not _JWT.fullmatch(value.strip()):
+        raise AuthorizationError("user_jwt_cb did not return a JWT (three base64url parts joined by dots)")
+    return value.strip()
+
+
+def _returned_signature(value: object) -> bytes:
+    """The 64 bytes of a signature given raw or as base64; their sizes (64, and 86 or 88) tell them apart."""
+    if isinstance(value, (bytes, bytearray)):
+        if len(value) == SIGNATURE_SIZE:
+            return bytes(value)
+        value = value.decode("ascii", "replace")
+    signature = _from_base64(value.strip()) if isinstance(value, str) else b""
+    if len(signature) != SIGNATURE_SIZE:
+        raise AuthorizationError(
+            "signature_cb must return the 64 bytes of an Ed25519 signature, or their base64 text"
+        )
+    return signature
+
+
+def _from_base64(text: str) -> bytes:
+    standard = text.rstrip("=").replace("-", "+").replace("_", "/")
+    try:
+        return base64.b64decode(standard + "=" * (-len(standard) % 4), validate=True)
+    except ValueError:
+        return b""
+
+
+# --- files --------------------------------------------------------------------------------------
+
+
+def _load_now(load: Callable[[], _T]) -> _T:
+    """At connect a bad file is no longer a bad argument: it has changed since."""
+    try:
+        return load()
+    except ValueError as exc:
+        raise AuthorizationError(str(exc)) from exc
+
+
+def _checked_path(option: str, path: _PathLike, hint: str) -> str:
+    if not isinstance(path, (str, os.PathLike)):
+        raise TypeError(f"{option} must be a path, not {type(path).__name__}")
+    text = os.fsdecode(path)
+    if not text:
+        raise ValueError(f"{option} is empty: leave it out, or pass None, to connect without it")
+    # Contents in the place of a path would be quoted by "no such file": refuse them before that.
+    if _looks_like_contents(text):
+        raise ValueError(f"{option} takes the path of a file, not its contents: {hint}")
+    return os.path.expanduser(text)
+
+
+def _looks_like_contents(text: str) -> bool:
+    is_jwt = text.startswith("eyJ") and _JWT.fullmatch(text) is not None
+    return is_jwt or "\n" in text or "-BEGIN " in text or _SEED_LIKE.search(text) is not None
+
+
+def _read(path: str) -> str:
+    try:
+        with open(path, "rb") as file:
+            contents = file.read(_MAX_FILE_SIZE + 1)
+    except OSError as exc:
+        raise ValueError(f"cannot read the credentials in {path!r}: {exc.strerror or type(exc).__name__}") from exc
+    if len(contents) > _MAX_FILE_SIZE:
+        raise ValueError(f"{path!r} is too large for a file of credentials")
+    # Strict decoding would raise an error that carries the contents.
+    return contents.decode("utf-8", "replace")
+
+
+def _jwt_in(text: str, path: str) -> str:
+    jwt = _block(text, "JWT")
+    if not _JWT.fullmatch(jwt):
+        raise ValueError(f"{path!r} holds no user JWT: expected a .creds file as written by `nsc`")
+    return jwt
+
+
+def _seed_in(text: str, path: str) -> KeyPair:
+    return _user_key(_block(text, "SEED"), repr(path))
+
+
+def _block(text: str, label: str) -> str:
+    """What stands in the BEGIN/END block whose name ends in `label`, or a file without blocks as it is."""
+    blocks = {name.rpartition(" ")[2]: body for name, body in _BLOCK.findall(text)}
+    return blocks.get(label, "") if blocks else text.strip()
+
+
+def _user_key(seed: str, where: str) -> KeyPair:
+    if not seed:
+        raise ValueError(f"{where} holds no nkey seed")
+    try:
+        key = KeyPair(seed)
+    except ValueError as exc:
+        raise ValueError(f"the nkey seed in {where} is malformed: {exc}") from None
+    if key.kind != "user":
+        raise ValueError(f"the nkey seed in {where} is of the kind {key.kind}: a client needs a user's (SU…)")
+    return key
