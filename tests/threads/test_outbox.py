@@ -1,0 +1,319 @@
+"""Outbox over a socket pair with tiny buffers: frames whole and in order, whatever happens to the transport."""
+
+from __future__ import annotations
+
+import os
+import random
+import socket
+import sys
+import threading
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from jetstream_sync._threads import join_quietly, spawn
+from jetstream_sync.errors import ConnectionClosedError, OutboundBufferLimitError, TimeoutError
+from jetstream_sync.net.outbox import GATHER_BYTES, HIGH_WATER, Ephemeral, Outbox
+from jetstream_sync.net.transport import PlainTransport
+from tests.support.eventually import eventually
+
+
+@pytest.fixture(autouse=True)
+def eager_switching() -> Iterator[None]:
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    yield
+    sys.setswitchinterval(before)
+
+
+class CountingTransport(PlainTransport):
+    """Notes how often it is closed, and every use after that."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        super().__init__(sock)
+        self.closes = 0
+        self.misuse: list[str] = []
+
+    def flush_now(self) -> bool:
+        if self.closes:
+            self.misuse.append("flush_now")
+        return super().flush_now()
+
+    def wait_writable(self, timeout: float) -> bool:
+        if self.closes:
+            self.misuse.append("wait_writable")
+        return super().wait_writable(timeout)
+
+    def close(self) -> None:
+        self.closes += 1
+        super().close()
+
+
+class Pipe:
+    """A transport and the other end of it."""
+
+    def __init__(self) -> None:
+        ours, self.peer = socket.socketpair()
+        ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 2048)
+        self.peer.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2048)
+        self.transport = CountingTransport(ours)
+        self.received = bytearray()
+
+    def read_all(self, pause: float = 0.0) -> None:
+        """Read slowly until the other side is closed."""
+        rng = random.Random(1)
+        while data := self.peer.recv(rng.choice((1, 100, 3000))):
+            self.received += data
+            if pause and rng.random() < 0.05:
+                time.sleep(pause)
+
+    def start_reading(self, pause: float = 0.0) -> threading.Thread:
+        thread = threading.Thread(target=self.read_all, args=(pause,), daemon=True)
+        thread.start()
+        return thread
+
+
+def serve(outbox: Outbox) -> None:
+    while outbox.serve(0.2):
+        pass
+
+
+@pytest.fixture
+def outbox() -> Iterator[Outbox]:
+    """An outbox with its writer thread."""
+    box = Outbox(pending_size=1 << 26)
+    writer = spawn("writer", serve, box)
+    yield box
+    drop(box)
+    box.close()
+    join_quietly(writer, 5)
+    assert not writer.is_alive()
+
+
+def drop(outbox: Outbox) -> None:
+    abandoned = outbox.detach()
+    abandoned.abort()
+    abandoned.close()
+
+
+def frame(who: int, number: int, size: int) -> bytes:
+    return b"<%d %d %b>" % (who, number, b"x" * size)
+
+
+def frames_in(data: bytes) -> list[tuple[int, int]]:
+    """(who, number) of every frame; fails on anything that is not one."""
+    assert data == b"" or (data[:1] == b"<" and data[-1:] == b">")
+    result = []
+    for part in data[1:-1].split(b"><") if data else []:
+        who, number, filling = part.split(b" ")
+        assert filling.strip(b"x") == b""
+        result.append((int(who), int(number)))
+    return result
+
+
+def publish_many(outbox: Outbox, who: int, count: int) -> None:
+    rng = random.Random(who)
+    for number in range(count):
+        size = rng.choice((0, 10, 300, 5000))
+        outbox.publish(frame(who, number, size), size, gather=rng.random() < 0.3)
+        if outbox.congested:
+            outbox.wait_for_room(10)
+
+
+def start_publishers(outbox: Outbox, threads: int, count: int) -> list[threading.Thread]:
+    started = [threading.Thread(target=publish_many, args=(outbox, n, count), daemon=True) for n in range(threads)]
+    for thread in started:
+        thread.start()
+    return started
+
+
+@pytest.mark.parametrize("pause", [0.0, 0.001])
+def test_frames_are_whole_and_in_order(outbox: Outbox, pause: float) -> None:
+    """Frames of many threads through a tiny socket: none broken, none lost, each thread's order kept."""
+    pipe = Pipe()
+    outbox.attach(pipe.transport, b"")
+    reader = pipe.start_reading(pause)
+    for thread in start_publishers(outbox, 6, 250):
+        thread.join(30)
+        assert not thread.is_alive()
+    outbox.flush()
+    eventually(lambda: outbox.idle, 10, "everything sent")
+    drop(outbox)
+    reader.join(10)
+    pipe.peer.close()
+    got = frames_in(bytes(pipe.received))
+    for who in range(6):
+        assert [number for other, number in got if other == who] == list(range(250))
+    assert pipe.transport.closes == 1
+    assert outbox.out_msgs == 1500
+
+
+def test_detach_and_attach_in_the_middle(outbox: Outbox) -> None:
+    """Connections come and go under publishers: no frame twice, order kept, every descriptor closed."""
+    descriptors = len(os.listdir("/proc/self/fd"))
+    pipes: list[Pipe] = []
+    readers: list[threading.Thread] = []
+    publishers: list[threading.Thread] = []
+    rng = random.Random(5)
+    while not publishers or any(thread.is_alive() for thread in publishers):
+        pipes.append(Pipe())
+        readers.append(pipes[-1].start_reading())
+        outbox.attach(pipes[-1].transport, b"")
+        outbox.flush()
+        publishers = publishers or start_publishers(outbox, 4, 400)
+        time.sleep(rng.random() * 0.01)
+        drop(outbox)
+    eventually(lambda: all(pipe.transport.closes for pipe in pipes), 10, "all closed")
+    for reader, pipe in zip(readers, pipes, strict=True):
+        reader.join(5)
+        pipe.peer.close()
+    assert [pipe.transport.misuse for pipe in pipes if pipe.transport.misuse] == []
+    assert all(pipe.transport.sock.fileno() == -1 for pipe in pipes)
+    assert len(os.listdir("/proc/self/fd")) == descriptors
+    # A connection's last frame may be cut off; whole ones come once and in order.
+    whole = [frames_in(bytes(pipe.received[: pipe.received.rfind(b">") + 1])) for pipe in pipes]
+    for who in range(4):
+        numbers = [number for frames in whole for other, number in frames if other == who]
+        assert numbers == sorted(set(numbers))
+
+
+def test_only_lasting_frames_survive_a_disconnect(outbox: Outbox) -> None:
+    """Published messages wait for the next connection; commands and requests of the lost one do not."""
+    outbox.publish(b"<kept 1>", 1)
+    outbox.publish(Ephemeral(b"<request>"), 1)
+    outbox.control(b"<dropped: there is no connection>")
+    pipe = Pipe()
+    withdrawn = Ephemeral(b"<withdrawn>")
+    outbox.publish(withdrawn, 1)
+    assert outbox.withdraw(withdrawn)
+    assert not outbox.withdraw(withdrawn)
+    outbox.attach(pipe.transport, b"<first>")
+    outbox.flush()
+    assert pipe.peer.recv(1000) == b"<first><kept 1><request>"
+    outbox.control(b"<command>")
+    drop(outbox)
+    outbox.publish(b"<kept 2>", 1)
+    again = Pipe()
+    outbox.attach(again.transport, b"")
+    outbox.flush()
+    assert again.peer.recv(1000) == b"<kept 2>"
+    pipe.peer.close()
+    again.peer.close()
+
+
+def test_frames_behind_a_stuck_socket_survive_its_loss(outbox: Outbox) -> None:
+    """What was still queued behind a socket that took no more is sent on the next one, except the ephemeral."""
+    pipe = Pipe()
+    outbox.attach(pipe.transport, b"")
+    outbox.publish(b"<" + b"x" * 100_000 + b">", 1)  # the writer thread hangs in it from here
+    outbox.publish(b"<behind>", 1)
+    outbox.publish(Ephemeral(b"<request>"), 1)
+    drop(outbox)
+    again = Pipe()
+    outbox.attach(again.transport, b"")
+    outbox.flush()
+    assert again.peer.recv(1000) == b"<behind>"
+    eventually(lambda: pipe.transport.closes == 1, 5, "closed")
+    pipe.peer.close()
+    again.peer.close()
+
+
+@pytest.mark.parametrize("how", ["detach", "close"])
+def test_wait_for_room_ends_with_the_connection(outbox: Outbox, how: str) -> None:
+    """Publishers that wait for room are all released when the connection goes; a closed outbox tells them so."""
+    pipe = Pipe()
+    outbox.attach(pipe.transport, b"")
+    while not outbox.congested:
+        outbox.publish(bytes(100_000), 1)
+    with pytest.raises(TimeoutError):
+        outbox.wait_for_room(0.02)
+    told: list[str] = []
+
+    def wait() -> None:
+        try:
+            outbox.wait_for_room(20)
+            told.append("detach")
+        except ConnectionClosedError:
+            told.append("close")
+
+    waiters = [threading.Thread(target=wait, daemon=True) for _ in range(5)]
+    for waiter in waiters:
+        waiter.start()
+    eventually(lambda: len(outbox._room_waiters) == 5)
+    if how == "detach":
+        drop(outbox)
+    else:
+        outbox.close()
+    for waiter in waiters:
+        waiter.join(2)
+    assert told == [how] * 5
+    drop(outbox)
+    pipe.peer.close()
+
+
+def test_wait_for_room_ends_when_the_peer_reads(outbox: Outbox) -> None:
+    """Room comes back as soon as the other side takes what is queued."""
+    pipe = Pipe()
+    outbox.attach(pipe.transport, b"")
+    while not outbox.congested:
+        outbox.publish(bytes(HIGH_WATER // 2), 1)
+    drain = threading.Thread(target=lambda: [pipe.peer.recv(1 << 20) for _ in range(5000)], daemon=True)
+    drain.start()
+    outbox.wait_for_room(10)
+    drop(outbox)
+    drain.join(5)
+    pipe.peer.close()
+
+
+def test_gathered_frames_leave_soon(outbox: Outbox) -> None:
+    """A frame that may wait for company leaves by itself within a moment, and at once when enough came."""
+    pipe = Pipe()
+    pipe.peer.settimeout(2)
+    outbox.attach(pipe.transport, b"")
+    for number in range(50):
+        outbox.publish(b"<%02d>" % number, 1, gather=True)
+        assert pipe.peer.recv(100) == b"<%02d>" % number
+    reader = pipe.start_reading()
+    sent = 0
+    while sent < GATHER_BYTES:
+        outbox.publish(b"x" * 1000, 1, gather=True)
+        sent += 1000
+    eventually(lambda: len(pipe.received) == sent)
+    drop(outbox)
+    reader.join(5)
+    pipe.peer.close()
+
+
+def test_limits_while_disconnected() -> None:
+    """Without a connection frames wait up to the limit, then are refused; after close() all are."""
+    box = Outbox(pending_size=100)
+    box.publish(b"x" * 60, 1)
+    with pytest.raises(OutboundBufferLimitError) as caught:
+        box.publish(b"x" * 60, 1)
+    assert (caught.value.pending, caught.value.limit) == (60, 100)
+    box.publish(b"x" * 40, 1)
+    box.close()
+    with pytest.raises(ConnectionClosedError):
+        box.publish(b"x", 1)
+
+
+def test_broken_pipe_is_left_to_the_reader(outbox: Outbox) -> None:
+    """A send that fails raises nothing in the publisher; its transport is closed once, by detach()."""
+    pipe = Pipe()
+    outbox.attach(pipe.transport, b"")
+    pipe.peer.close()
+    for _ in range(3):
+        outbox.publish(b"lost", 1)
+    assert pipe.transport.closes == 0
+    drop(outbox)
+    eventually(lambda: pipe.transport.closes == 1)
+
+
+def test_detach_for_good_refuses_at_once() -> None:
+    """A publisher woken by the end of the connection is told that it is closed, not that a buffer is full."""
+    box = Outbox(pending_size=100)
+    box.detach(for_good=True)
+    with pytest.raises(ConnectionClosedError):
+        box.publish(b"x" * 200, 1)
+    box.close()
