@@ -1,0 +1,654 @@
+"""What must hold when the network cuts, resets, swallows, delays, and when servers come and go."""
+
+from __future__ import annotations
+
+import itertools
+import random
+import socket
+import struct
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any, Literal
+
+import pytest
+
+from jetstream_sync import Connection, connect
+from jetstream_sync.errors import (
+    ConnectionClosedError,
+    ConnectionLostError,
+    NatsError,
+    NoRespondersError,
+    NoServersError,
+    OutboundBufferLimitError,
+    StaleConnectionError,
+    SubscriptionClosedError,
+)
+from jetstream_sync.net.outbox import Outbox
+from jetstream_sync.net.transport import PlainTransport
+from jetstream_sync.testing import FaultProxy, LocalServer, PeerConnection, ScriptedPeer
+from tests.support.eventually import eventually
+from tests.support.watchdog import InThread, under_watchdog
+
+QUICK: dict[str, Any] = {"reconnect_time_wait": 0.01, "reconnect_time_wait_max": 0.05, "connect_timeout": 1.0}
+
+
+@pytest.fixture
+def proxy(nats_server: LocalServer) -> Iterator[FaultProxy]:
+    with FaultProxy(nats_server) as proxy:
+        yield proxy
+
+
+def serve(conn: PeerConnection, **info: Any) -> None:
+    """A scripted server that shakes hands and answers pings until the client leaves."""
+    conn.handshake(**info)
+    answer_pings(conn)
+
+
+def answer_pings(conn: PeerConnection) -> None:
+    while True:
+        if conn.expect_line(timeout=60) == b"PING":
+            conn.send(b"PONG\r\n")
+
+
+# --- cut and reset ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("how", ["cut", "reset"])
+def test_broken_connection_comes_back_by_itself(proxy: FaultProxy, how: str) -> None:
+    """After a FIN or a RST the connection is made anew, subscriptions and callbacks go on."""
+    errors: list[Exception] = []
+    with connect(proxy.url, error_cb=errors.append, **QUICK) as nc:
+        sub = nc.subscribe("b")
+        handled: list[bytes] = []
+        nc.subscribe("b", cb=lambda msg: handled.append(msg.data))
+        for turn in range(5):
+            nc.flush()
+            getattr(proxy, how)()
+            eventually(lambda turn=turn: nc.stats.reconnects == turn + 1)
+            nc.publish("b", b"%d" % turn)
+            assert sub.next_msg(timeout=5).data == b"%d" % turn
+        eventually(lambda: len(handled) == 5)
+        assert len(errors) == 5
+        assert all(isinstance(error, ConnectionLostError) for error in errors)
+
+
+def test_pings_and_flushes_stay_matched_over_reconnects(proxy: FaultProxy) -> None:
+    """Flushes that race with losses of the connection never spoil those that come after."""
+    usual = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    stop = threading.Event()
+    try:
+        with connect(proxy.url, ping_interval=0.005, max_outstanding_pings=1000, **QUICK) as nc:
+
+            def flush_on() -> int:
+                done = 0
+                while not stop.is_set():
+                    try:
+                        nc.flush(5)
+                        done += 1
+                    except ConnectionLostError:
+                        pass
+                return done
+
+            flushing = [InThread(flush_on) for _ in range(8)]
+            for turn in range(25):
+                proxy.cut()
+                eventually(lambda turn=turn: nc.stats.reconnects > turn, timeout=10)
+            stop.set()
+            assert all(one.result(10) for one in flushing)
+            for _ in range(10):
+                nc.flush(3)
+            eventually(lambda: not [slot for slot in nc._pongs if slot is not None])
+    finally:
+        stop.set()
+        sys.setswitchinterval(usual)
+
+
+def test_flush_at_the_very_moment_of_the_loss_does_not_shift_later_ones(proxy: FaultProxy) -> None:
+    """A flush that begins while the loss is being handled keeps its PING and its place together."""
+    with connect(proxy.url, **QUICK) as nc:
+        detach = nc._outbox.detach
+        flushing: list[InThread[None]] = []
+
+        def detach_late() -> Any:
+            flushing.append(InThread(nc.flush, 5))
+            threading.Event().wait(0.1)  # enough for the flush to get as far as it can
+            return detach()
+
+        nc._outbox.detach = detach_late  # type: ignore[method-assign]
+        proxy.cut()
+        eventually(lambda: nc.stats.reconnects == 1)
+        nc._outbox.detach = detach  # type: ignore[method-assign]
+        for _ in range(3):
+            nc.flush(2)
+        assert isinstance(flushing[0].error(), (ConnectionLostError, type(None)))
+
+
+def test_publishing_on_through_cuts_keeps_order_and_never_repeats(
+    nats_server: LocalServer, proxy: FaultProxy
+) -> None:
+    """A publisher that goes on through cuts loses at most what was under way: order kept, nothing twice."""
+    with connect(nats_server.url) as observer, connect(proxy.url, **QUICK) as nc:
+        seen = observer.subscribe("run")
+        observer.flush()
+        stop = threading.Event()
+
+        def publish() -> int:
+            for number in itertools.count():
+                if stop.is_set():
+                    return number
+                nc.publish("run", b"%d" % number)
+                time.sleep(0)
+            return 0
+
+        publishing = InThread(publish)
+        for turn in range(8):
+            eventually(lambda before=seen.pending_msgs: seen.pending_msgs > before + 20)
+            proxy.cut() if turn % 2 else proxy.reset()
+            eventually(lambda turn=turn: nc.stats.reconnects == turn + 1)
+        stop.set()
+        count = publishing.result()
+        nc.flush()
+        observer.flush()
+        numbers = [int(seen.next_msg().data) for _ in range(seen.pending_msgs)]
+        assert numbers == sorted(set(numbers))
+        assert numbers[-1] == count - 1
+
+
+def test_requests_through_cuts_get_their_own_answer_or_a_typed_error(
+    nats_server: LocalServer, proxy: FaultProxy
+) -> None:
+    """Requests from many threads while the connection is cut: each its own answer, or ConnectionLostError."""
+    usual = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    stop = threading.Event()
+    try:
+        with connect(nats_server.url) as responder, connect(proxy.url, **QUICK) as nc:
+            responder.subscribe("echo", cb=lambda msg: msg.respond(msg.data))
+            responder.flush()
+
+            def ask(thread: int) -> int:
+                answered = 0
+                for number in itertools.count():
+                    if stop.is_set():
+                        return answered
+                    try:
+                        question = b"%d/%d" % (thread, number)
+                        assert nc.request("echo", question, timeout=10).data == question
+                        answered += 1
+                    except ConnectionLostError:
+                        pass
+                return answered
+
+            asking = [InThread(ask, thread) for thread in range(16)]
+            for turn in range(10):
+                proxy.cut()
+                eventually(lambda turn=turn: nc.stats.reconnects == turn + 1, timeout=10)
+                nc.flush()
+            stop.set()
+            assert all(one.result(20) for one in asking)
+            assert nc._mux is not None
+            assert len(nc._mux) == 0
+    finally:
+        stop.set()
+        sys.setswitchinterval(usual)
+
+
+def test_everything_at_once_through_cuts_ends_in_order(proxy: FaultProxy) -> None:
+    """All calls in many threads, cuts, and an end in the middle: typed errors only, callbacks in order."""
+    usual = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    rng = random.Random(7)
+    try:
+        for _ in range(12):
+            end_in_the_middle(proxy, rng)
+    finally:
+        sys.setswitchinterval(usual)
+
+
+def end_in_the_middle(proxy: FaultProxy, rng: random.Random) -> None:
+    events: list[str] = []
+    nc = connect(
+        proxy.url,
+        ping_interval=rng.choice([0.002, 60.0]),
+        max_outstanding_pings=1000,
+        error_cb=lambda _: None,
+        disconnected_cb=lambda _: events.append("lost"),
+        reconnected_cb=lambda _: events.append("back"),
+        closed_cb=lambda _: events.append("closed"),
+        **QUICK,
+    )
+    sub = nc.subscribe("all")
+    nc.subscribe("all", cb=lambda msg: None)
+
+    def repeat(call: Callable[[], object]) -> None:
+        while True:
+            try:
+                call()
+            except (ConnectionLostError, NoRespondersError, OutboundBufferLimitError):
+                pass
+            except (ConnectionClosedError, SubscriptionClosedError):
+                return
+
+    calls: list[Callable[[], object]] = [
+        lambda: nc.publish("all", b"x" * 3000),
+        lambda: nc.flush(10),
+        lambda: nc.request("nobody", timeout=10),
+        lambda: nc.subscribe("more").unsubscribe(2),
+        lambda: nc.subscribe("more", cb=lambda msg: None).unsubscribe(),
+        lambda: sub.next_msg(10),
+    ]
+    threads = [InThread(repeat, call) for call in calls]
+    for _ in range(rng.randint(0, 4)):
+        rng.choice([proxy.cut, proxy.reset, nc.force_reconnect])()
+        threading.Event().wait(rng.choice([0, 0.001, 0.01, 0.03]))
+    ending = InThread(rng.choice([nc.close, nc.drain]))
+    if rng.random() < 0.3:
+        proxy.cut()
+    ending.result(10)
+    assert ending.seconds < 3
+    for thread in threads:
+        thread.result(10)
+    eventually(lambda: events and events[-1] == "closed")
+    assert " ".join(events) == " ".join(["lost", "back"] * events.count("back") + ["lost", "closed"])
+
+
+@pytest.mark.parametrize("then", ["close", "attach"])
+def test_sender_that_finds_the_socket_full_as_it_is_lost_closes_it(then: str) -> None:
+    """Between a full socket and the hand-over the connection is lost: no descriptor is left behind."""
+    ours, theirs = socket.socketpair()
+    next_ours, next_theirs = socket.socketpair()
+    pipe = PlainTransport(ours)
+    outbox = Outbox(0)
+    outbox.attach(pipe, b"")
+
+    def full_then_lost() -> bool:
+        abandoned = outbox.detach()
+        abandoned.abort()
+        if then == "close":
+            outbox.close()
+            assert outbox.serve(0) is False  # the writer thread's last turn
+        else:
+            outbox.attach(PlainTransport(next_ours), b"")
+        abandoned.close()
+        return False
+
+    pipe.flush_now = full_then_lost  # type: ignore[method-assign]
+    outbox.publish(b"PUB x 0\r\n\r\n", 0)
+    with theirs, next_ours, next_theirs:
+        assert ours.fileno() == -1
+
+
+# --- black holes and delay -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("direction", ["both", "to_server", "to_client"])
+def test_black_hole_is_found_stale_by_ping(
+    proxy: FaultProxy, direction: Literal["both", "to_server", "to_client"]
+) -> None:
+    """Silence in either direction is noticed by unanswered pings; after healing all works again."""
+    errors: list[Exception] = []
+    with connect(proxy.url, ping_interval=0.1, error_cb=errors.append, **QUICK) as nc:
+        sub = nc.subscribe("hole")
+        nc.flush()
+        proxy.black_hole(direction)
+        began = time.monotonic()
+        eventually(lambda: not nc.is_connected)
+        assert 0.15 < time.monotonic() - began < 2
+        assert isinstance(errors[0], StaleConnectionError)
+        proxy.heal()
+        eventually(lambda: nc.is_connected)
+        nc.publish("hole", b"out")
+        assert sub.next_msg(timeout=5).data == b"out"
+
+
+def test_black_hole_shorter_than_the_pings_changes_nothing(proxy: FaultProxy) -> None:
+    """A short silence is sat out: nothing is lost and the session stays."""
+    with connect(proxy.url, ping_interval=30) as nc:
+        sub = nc.subscribe("short")
+        nc.flush()
+        proxy.black_hole()
+        nc.publish("short", b"late")
+        with pytest.raises(TimeoutError):
+            sub.next_msg(timeout=0.2)
+        proxy.heal()
+        assert sub.next_msg(timeout=5).data == b"late"
+        assert nc.stats.reconnects == 0
+
+
+def test_close_in_a_black_hole_returns(proxy: FaultProxy) -> None:
+    """close() does not wait for a network that swallows everything."""
+    nc = connect(proxy.url)
+    nc.subscribe("x", cb=lambda msg: None)
+    nc.flush()
+    proxy.black_hole()
+    closing = InThread(nc.close)
+    closing.result(5)
+    assert closing.seconds < 3
+
+
+def test_delay_slows_and_breaks_nothing(proxy: FaultProxy) -> None:
+    """A slow network shows in rtt() and nowhere else."""
+    with connect(proxy.url, ping_interval=0.2) as nc:
+        sub = nc.subscribe("slow.net")
+        proxy.delay(0.1)
+        assert under_watchdog(nc.rtt) >= 0.1
+        for number in range(20):
+            nc.publish("slow.net", b"%d" % number)
+        assert [int(sub.next_msg(timeout=5).data) for _ in range(20)] == list(range(20))
+        assert nc.stats.reconnects == 0
+
+
+# --- storms ------------------------------------------------------------------------------------------------
+
+
+class CountingListener:
+    """Accepts and drops each connection at once, and notes when."""
+
+    def __init__(self, port: int, treat: Callable[[socket.socket], None]) -> None:
+        self.times: list[float] = []
+        self._treat = treat
+        self._listener = socket.create_server(("127.0.0.1", port))
+        self._listener.settimeout(0.05)
+        self.url = f"nats://127.0.0.1:{self._listener.getsockname()[1]}"
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="storm", daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        while not self._stop.is_set():
+            try:
+                client, _ = self._listener.accept()
+            except OSError:
+                continue
+            self.times.append(time.monotonic())
+            with client:
+                self._treat(client)
+
+    def close(self) -> None:
+        self._stop.set()
+        self._thread.join(5)
+        self._listener.close()
+
+
+def drop(client: socket.socket) -> None:
+    """Close without a word."""
+
+
+def reset(client: socket.socket) -> None:
+    client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+
+
+def greet_and_drop(client: socket.socket) -> None:
+    """Shake hands in full, then close: a connection that succeeds and is lost at once."""
+    client.settimeout(2)
+    client.sendall(b'INFO {"max_payload":1000,"headers":true}\r\n')
+    received = b""
+    while not received.endswith(b"PING\r\n"):
+        data = client.recv(4096)
+        if not data:
+            return
+        received += data
+    client.sendall(b"PONG\r\n")
+
+
+@pytest.mark.parametrize("treat", [drop, reset, greet_and_drop], ids=lambda treat: treat.__name__)
+def test_accept_then_close_storm_backs_off(treat: Callable[[socket.socket], None]) -> None:
+    """Attempts come at growing, jittered intervals up to the cap, also when each accept is followed by a close."""
+    server = LocalServer(jetstream=False)
+    server.start()
+    port = server.port
+    nc = connect(
+        server.url,
+        reconnect_time_wait=0.04,
+        reconnect_time_wait_max=0.4,
+        reconnect_jitter=0.2,
+        error_cb=lambda _: None,
+    )
+    try:
+        server.kill()
+        storm = CountingListener(port, treat)
+        eventually(lambda: len(storm.times) >= 1)
+        threading.Event().wait(2.5)
+        storm.close()
+    finally:
+        nc.close()
+        server.close()
+    gaps = [after - before for before, after in itertools.pairwise(storm.times)]
+    # 0.04 doubling to 0.33 (the cap leaves room for the jitter): about 4 growing waits, then 3 per second.
+    assert 5 <= len(storm.times) <= 15
+    assert max(gaps) < 0.4 + 0.25
+    assert gaps[-2] > 2 * min(gaps[:2])
+    assert len({round(gap, 4) for gap in gaps[-3:]}) == 3
+
+
+def test_reconnect_after_a_storm_is_quick_again(nats_server: LocalServer, proxy: FaultProxy) -> None:
+    """A connection that lived starts over: its first attempt after a loss comes at once."""
+    options = {"reconnect_time_wait": 0.05, "reconnect_time_wait_max": 0.2, "connect_timeout": 1.0}
+    with connect(proxy.url, error_cb=lambda _: None, **options) as nc:
+        proxy.refuse("close")
+        proxy.cut()
+        eventually(lambda: nc.is_reconnecting)
+        threading.Event().wait(0.5)
+        proxy.heal()
+        eventually(lambda: nc.is_connected)
+        threading.Event().wait(0.3)
+        began = time.monotonic()
+        proxy.cut()
+        eventually(lambda: nc.stats.reconnects == 2)
+        assert time.monotonic() - began < 0.15
+
+
+# --- servers that come and go -----------------------------------------------------------------------------
+
+
+def test_discovered_servers_join_and_leave() -> None:
+    """connect_urls join the pool with a callback, leave it when no longer advertised; explicit ones stay."""
+    found: list[Connection] = []
+    steps: list[threading.Event] = [threading.Event() for _ in range(4)]
+
+    def script(conn: PeerConnection) -> None:
+        conn.handshake(connect_urls=["10.0.0.1:4222"])
+        for step, urls in zip(
+            steps,
+            (
+                ["10.0.0.1:4222", "10.0.0.2:4222", "nonsense:port", 7],
+                ["10.0.0.2:4222"],
+                None,
+                "not a list",
+            ),
+            strict=True,
+        ):
+            step.wait(10)
+            conn.send_info(connect_urls=urls)
+        answer_pings(conn)
+
+    with ScriptedPeer(script) as peer, connect(peer.url, discovered_server_cb=found.append) as nc:
+        assert nc.discovered_servers == ["nats://10.0.0.1:4222"]
+        steps[0].set()
+        eventually(lambda: len(nc.discovered_servers) == 2)
+        assert set(nc.servers) == {peer.url, "nats://10.0.0.1:4222", "nats://10.0.0.2:4222"}
+        eventually(lambda: found == [nc])
+        steps[1].set()
+        eventually(lambda: nc.discovered_servers == ["nats://10.0.0.2:4222"])
+        steps[2].set()
+        steps[3].set()
+        nc.flush()
+        assert nc.discovered_servers == ["nats://10.0.0.2:4222"]
+        assert nc.stats.reconnects == 0
+        nc.close()
+    assert found == [nc]
+
+
+def test_discovered_server_is_used_when_the_known_one_goes(nats_server: LocalServer) -> None:
+    """A server known from INFO alone takes over, with the subscriptions."""
+
+    def script(conn: PeerConnection) -> None:
+        conn.handshake(connect_urls=[f"127.0.0.1:{nats_server.port}"])
+        conn.expect_line(b"SUB")
+        conn.close()
+
+    with ScriptedPeer(script) as peer, connect(peer.url, **QUICK) as nc:
+        sub = nc.subscribe("taken.over")
+        eventually(lambda: nc.connected_url == nats_server.url)
+        nc.publish("taken.over", b"x")
+        assert sub.next_msg(timeout=5).data == b"x"
+        nc.close()
+
+
+def test_rotation_goes_round_all_servers() -> None:
+    """Each loss moves to the next server: the one just lost comes last."""
+    order: list[int] = []
+    gates = [threading.Semaphore(0) for _ in range(3)]
+
+    def script_of(number: int) -> Callable[[PeerConnection], None]:
+        def script(conn: PeerConnection) -> None:
+            order.append(number)
+            conn.handshake()
+            gates[number].acquire(timeout=10)
+
+        return script
+
+    peers = [ScriptedPeer(script_of(number)).start() for number in range(3)]
+    try:
+        nc = connect([peer.url for peer in peers], dont_randomize=True, error_cb=lambda _: None, **QUICK)
+        for turn in range(6):
+            eventually(lambda turn=turn: nc.stats.reconnects == turn and nc.is_connected)
+            gates[turn % 3].release()
+        eventually(lambda: len(order) == 7 and nc.is_connected)
+        nc.close()
+        assert order == [0, 1, 2, 0, 1, 2, 0]
+    finally:
+        for gate in gates:
+            gate.release()
+        for peer in peers:
+            peer.close()
+
+
+def test_servers_are_shuffled_unless_asked_not_to() -> None:
+    """Connections spread over the servers; with dont_randomize they all take the first."""
+    with ScriptedPeer(serve) as one, ScriptedPeer(serve) as two:
+        chosen = set()
+        for _ in range(20):
+            nc = connect([one.url, two.url])
+            chosen.add(nc.connected_url)
+            nc.close()
+        assert chosen == {one.url, two.url}
+        for _ in range(3):
+            nc = connect([one.url, two.url], dont_randomize=True)
+            assert nc.connected_url == one.url
+            nc.close()
+
+
+def test_max_reconnect_attempts_counts_each_server(proxy: FaultProxy) -> None:
+    """The given number of attempts per server, then closed with NoServersError that names it."""
+    first, second = CountingListener(0, drop), CountingListener(0, drop)
+    nc = connect(
+        [proxy.url, first.url, second.url],
+        dont_randomize=True,
+        max_reconnect_attempts=4,
+        error_cb=lambda _: None,
+        **QUICK,
+    )
+    proxy.refuse()
+    proxy.cut()
+    eventually(lambda: nc.is_closed)
+    first.close()
+    second.close()
+    assert (len(first.times), len(second.times)) == (4, 4)
+    assert isinstance(nc.last_error, NoServersError)
+    assert {url for url, _ in nc.last_error.attempts} == {proxy.url, first.url, second.url}
+
+
+@pytest.mark.parametrize("info", [{"ldm": True}], ids=["ldm"])
+def test_lame_duck_without_alternative_stays(info: dict[str, Any]) -> None:
+    """A lame duck that is the only server is kept as long as it lives; the callback comes once."""
+    ducks: list[Connection] = []
+
+    def script(conn: PeerConnection) -> None:
+        conn.handshake()
+        conn.send_info(**info)
+        conn.send_info(**info)
+        answer_pings(conn)
+
+    with ScriptedPeer(script) as peer, connect(peer.url, lame_duck_mode_cb=ducks.append) as nc:
+        eventually(lambda: ducks == [nc])
+        nc.flush()
+        assert nc.is_connected
+        assert nc.stats.reconnects == 0
+        nc.close()
+    assert ducks == [nc]
+
+
+def test_lame_duck_that_closes_at_once_does_not_cost_the_next_session(nats_server: LocalServer) -> None:
+    """A lame duck that is gone before we have moved: one reconnect, and the new session is left alone."""
+    go_lame = threading.Event()
+
+    def script(conn: PeerConnection) -> None:
+        conn.handshake()
+        go_lame.wait(10)
+        conn.send_info(ldm=True)
+        conn.expect_line(b"PING")
+
+    def break_late(*args: Any) -> None:
+        eventually(lambda: nc.connected_url == nats_server.url)
+        give_up(*args)
+
+    with ScriptedPeer(script) as peer:
+        with connect([peer.url, nats_server.url], dont_randomize=True, **QUICK) as nc:
+            give_up = nc._break
+            nc._break = break_late  # type: ignore[method-assign]
+            go_lame.set()
+            eventually(lambda: nc.connected_url == nats_server.url)
+            eventually(lambda: not [t for t in threading.enumerate() if t.name == "js-lameduck"])
+            nc.flush()
+            assert nc.stats.reconnects == 1
+
+
+# --- the buffer ---------------------------------------------------------------------------------------------
+
+
+def test_publishers_in_many_threads_while_disconnected_keep_their_order(
+    nats_server: LocalServer, proxy: FaultProxy
+) -> None:
+    """Many threads publish through the loss and return of the connection: each thread's order is kept."""
+    with connect(nats_server.url) as observer, connect(proxy.url, **QUICK) as nc:
+        seen = observer.subscribe("many.*")
+        observer.flush()
+        proxy.refuse()
+        proxy.cut()
+        eventually(lambda: nc.is_reconnecting)
+
+        def publish(thread: int) -> None:
+            for number in range(100):
+                nc.publish(f"many.{thread}", b"%d" % number)
+
+        publishing = [InThread(publish, thread) for thread in range(8)]
+        proxy.heal()
+        for one in publishing:
+            one.result()
+        nc.flush()
+        observer.flush()
+        by_thread: dict[str, list[int]] = {}
+        for _ in range(seen.pending_msgs):
+            msg = seen.next_msg()
+            by_thread.setdefault(msg.subject, []).append(int(msg.data))
+        assert by_thread == {f"many.{thread}": list(range(100)) for thread in range(8)}
+
+
+def test_pending_size_zero_refuses_every_publish_while_disconnected(proxy: FaultProxy) -> None:
+    """Without a buffer a publish while disconnected raises at once; requests do so too."""
+    with connect(proxy.url, pending_size=0, **QUICK) as nc:
+        proxy.refuse()
+        proxy.cut()
+        eventually(lambda: nc.is_reconnecting)
+        with pytest.raises(OutboundBufferLimitError):
+            nc.publish("x", b"")
+        with pytest.raises(NatsError):
+            nc.request("x", b"", timeout=1)
+        proxy.heal()
+        eventually(lambda: nc.is_connected)
+        nc.publish("x", b"")
+        nc.flush()

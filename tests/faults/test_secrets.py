@@ -1,0 +1,192 @@
+"""Secrets stay secret: in errors and their tracebacks, in reprs, in URLs shown, and in the log at DEBUG."""
+
+from __future__ import annotations
+
+import gc
+import logging
+import threading
+import traceback
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import jetstream_sync
+from jetstream_sync.errors import NatsError
+from jetstream_sync.net.nkeys import KeyPair
+from jetstream_sync.testing import LocalServer
+from jetstream_sync.testing.peer import PeerConnection, ScriptedPeer
+from jetstream_sync.testing.proxy import FaultProxy
+from tests.support.eventually import eventually
+from tests.support.jwt import JwtKit, creds_text, new_seed
+
+SECRET = "S3cretXyzzy"
+
+
+@pytest.fixture(autouse=True)
+def everything_logged(caplog: pytest.LogCaptureFixture) -> Iterator[None]:
+    """Log everything, and look through it after the test."""
+    caplog.set_level(logging.DEBUG)
+    yield
+    assert SECRET not in caplog.text
+    assert "SU" + SECRET not in caplog.text
+
+
+def shown(error: BaseException) -> str:
+    """All the text that a program could print of an error."""
+    parts = [str(error), repr(error), repr(vars(error)), "".join(traceback.format_exception(error))]
+    return "\n".join(parts)
+
+
+def failure_of(*args: Any, **options: Any) -> str:
+    with pytest.raises((NatsError, ValueError, TypeError)) as caught:
+        jetstream_sync.connect(*args, connect_timeout=1, **options)
+    # pytest shows the source line of the call, which is the test's own and names no value.
+    return shown(caught.value)
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[LocalServer]:
+    config = f"authorization {{ user: ann, password: {SECRET} }}"
+    with LocalServer(jetstream=False, config=config) as server:
+        yield server
+
+
+WRONG_OPTIONS: list[dict[str, Any]] = [
+    {"user": "ann", "password": SECRET + "-wrong"},
+    {"user": "ann", "password": lambda: SECRET + "-wrong"},
+    {"token": SECRET},
+    {"token": SECRET, "user": "ann"},
+    {"password": SECRET},
+    {"nkeys_seed_str": "SU" + SECRET},
+    {"nkeys_seed_str": SECRET},
+    {"token": [SECRET]},
+    {"token": lambda: [SECRET]},
+    {"user_jwt_cb": lambda: SECRET, "signature_cb": lambda _: b""},
+]
+
+
+@pytest.mark.parametrize("options", WRONG_OPTIONS, ids=lambda options: "+".join(options))
+def test_refused_or_bad_options(options: dict[str, Any], server: LocalServer) -> None:
+    """Neither an option that makes no sense nor one the server refuses is quoted by the error."""
+    assert SECRET not in failure_of(server.url, **options)
+
+
+URLS = [
+    "nats://ann:{s}@127.0.0.1:1",
+    "nats://{s}@127.0.0.1:1",
+    "ann:{s}@127.0.0.1:1",
+    "http://ann:{s}@127.0.0.1:1",
+    "nats://ann:{s}@127.0.0.1:99999",
+    "nats://ann:{s}@127.0.0.1:port",
+    "nats://ann:{s}@",
+    "nats://ann:{s}@host/path",
+    "nats://ann:{s} x@host",
+    "nats://ann:a@{s}@127.0.0.1:1",
+    "nats://ann:a/{s}@127.0.0.1:1",
+    "nats://ann:a#{s}@127.0.0.1:1",
+    "nats://ann:{s}#x@127.0.0.1:1",
+    "nats://ann:{s}?x@127.0.0.1:1",
+    "nats://ann:{s}/x@127.0.0.1:1",
+    "nats://ann:a://{s}@127.0.0.1:1/x",
+    "nats://ann:{s}://b@127.0.0.1:1/x",
+    "nats://ann:{s}[@127.0.0.1:1",
+    "nats://ann:{s},x@127.0.0.1:1",
+    "nats://ann:x,{s}@127.0.0.1:1",
+    "nats://ann:{s}",
+]
+
+
+@pytest.mark.parametrize("url", URLS)
+@pytest.mark.parametrize("as_list", [False, True])
+def test_password_in_a_url(url: str, as_list: bool) -> None:
+    """A URL that cannot be used, or reached, is shown without what stands where credentials go."""
+    full = url.format(s=SECRET)
+    assert SECRET not in failure_of([full] if as_list else full)
+
+
+def test_objects_and_urls_of_a_connection(server: LocalServer) -> None:
+    """No repr, and no property that holds a URL, shows the credentials a connection was made with."""
+    url = server.url.replace("nats://", f"nats://ann:{SECRET}@")
+    others = gc.get_objects()  # of other tests, some of which left half-made ones
+    known = set(map(id, others))
+    with jetstream_sync.connect(url) as nc:
+        facts = [nc.connected_url, nc.servers, nc.discovered_servers, nc.server_info, nc.stats, nc.last_error]
+        assert SECRET not in repr(facts)
+        assert SECRET not in repr(nc)
+        mine = [one for one in gc.get_objects() if id(one) not in known]
+        reprs = [repr(one) for one in mine if type(one).__module__.startswith("jetstream_sync")]
+        assert any("Connection" in one for one in reprs)
+        assert [one for one in reprs if SECRET in one] == []
+
+
+def test_lost_and_refused_reconnect(server: LocalServer, caplog: pytest.LogCaptureFixture) -> None:
+    """Errors told while reconnecting with credentials that stopped working do not show them, nor does the log."""
+    passwords = iter([SECRET, SECRET + "-old", SECRET + "-old"])
+    told: list[Exception] = []
+    closed = threading.Event()
+    with FaultProxy(server) as proxy:
+        nc = jetstream_sync.connect(
+            proxy.url,
+            user="ann",
+            password=lambda: next(passwords),
+            error_cb=told.append,
+            closed_cb=lambda _: closed.set(),
+        )
+        proxy.cut()
+        assert closed.wait(10)
+    assert told
+    assert SECRET not in "".join(map(shown, told))
+    with pytest.raises(NatsError) as caught:
+        nc.flush()
+    assert SECRET not in shown(caught.value)
+
+
+def test_log_of_a_reconnect_without_error_callback(server: LocalServer, caplog: pytest.LogCaptureFixture) -> None:
+    """The log of a lost connection names the server without its credentials."""
+    with FaultProxy(server) as proxy:
+        url = proxy.url.replace("nats://", f"nats://ann:{SECRET}@")
+        with jetstream_sync.connect(url) as nc:
+            proxy.cut()
+            eventually(lambda: nc.stats.reconnects == 1)
+    assert "ConnectionLostError" in caplog.text
+
+
+def test_seed_and_jwt(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Seeds and JWTs of files and options appear nowhere when the server refuses them, or the file is broken."""
+    seed = new_seed()
+    kit = JwtKit()
+    jwt, user_seed = kit.user_jwt(expires_in=-60)
+    creds, broken, seed_file = tmp_path / "user.creds", tmp_path / "broken.creds", tmp_path / "user.nk"
+    creds.write_text(creds_text(jwt, user_seed))
+    broken.write_text(creds_text(jwt, user_seed[:-3]))
+    seed_file.write_text(seed[:-1])
+    config = f"authorization {{ users: [ {{ nkey: {KeyPair(new_seed()).public_key} }} ] }}"
+    with LocalServer(jetstream=False, config=config) as server:
+        texts = [
+            failure_of(server.url, nkeys_seed_str=seed),
+            failure_of(server.url, nkeys_seed_str=seed[:-1]),
+            failure_of(server.url, nkeys_seed=str(seed_file)),
+            failure_of(server.url, nkeys_seed=seed),
+            failure_of(server.url, user_credentials=str(creds)),
+            failure_of(server.url, user_credentials=str(broken)),
+            failure_of(server.url, user_credentials=creds.read_text()),
+            failure_of(server.url, user_credentials=jwt),
+        ]
+    for text in [*texts, caplog.text]:
+        for secret in (seed[:-3], user_seed[:-3], jwt):
+            assert secret not in text
+
+
+def test_server_that_echoes_the_credentials() -> None:
+    """A server that quotes CONNECT back in its error is the server's doing: what we add shows no credentials."""
+
+    def refuse(connection: PeerConnection) -> None:
+        connection.send_info()
+        connection.expect_line(b"CONNECT")
+        connection.send(b"-ERR 'Authorization Violation'\r\n")
+
+    with ScriptedPeer(refuse) as peer:
+        url = peer.url.replace("nats://", f"nats://ann:{SECRET}@")
+        assert SECRET not in failure_of(url)

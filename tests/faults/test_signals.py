@@ -1,0 +1,401 @@
+"""Exceptions out of signal handlers: Ctrl-C, SIGTERM, SIGALRM in every blocking call, and storms of them."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import socket
+import sys
+import threading
+import time
+import zlib
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import FrameType
+
+import pytest
+
+import jetstream_sync
+from jetstream_sync import Connection, Message, Subscription
+from jetstream_sync.errors import TimeoutError
+from jetstream_sync.testing import LocalServer
+from tests.support.eventually import eventually
+
+# A signal comes this long after the call began, which then is blocked.
+SIGNAL_AFTER = 0.15
+RAISED_WITHIN = 1.0
+# How many of the interruptions are followed by a second one. Python 3.10 looks for signals between an exception
+# and the `with` statement it leaves, whose lock then stays locked: there no program survives a second one.
+DOUBLES = 0.4 if sys.version_info >= (3, 11) else 0.0
+LIBRARY = os.path.dirname(jetstream_sync.__file__)
+
+
+class Interrupted(Exception):
+    """What the signal handlers of these tests raise."""
+
+
+@pytest.fixture
+def server(nats_server: LocalServer) -> Iterator[LocalServer]:
+    """The module's server, running on after a test that paused it."""
+    yield nats_server
+    nats_server.resume()
+
+
+@contextmanager
+def signal_soon(number: signal.Signals) -> Iterator[list[BaseException]]:
+    """Have `number` delivered to this thread shortly, with a handler that raises, and check when it raised."""
+
+    def raise_it(*_: object) -> None:
+        raise KeyboardInterrupt if number is signal.SIGINT else Interrupted
+
+    before = signal.signal(number, raise_it)
+    sender = threading.Timer(SIGNAL_AFTER, os.kill, (os.getpid(), number))
+    sender.start()
+    start = time.monotonic()
+    try:
+        raised: list[BaseException] = []
+        with pytest.raises((KeyboardInterrupt, Interrupted)) as caught:
+            yield raised
+        raised.append(caught.value)
+        assert time.monotonic() - start < SIGNAL_AFTER + RAISED_WITHIN
+    finally:
+        sender.join()
+        signal.signal(number, before)
+
+
+def assert_usable(nc: Connection) -> None:
+    """Messages go out and come back, requests are answered, and the connection was never replaced."""
+    with nc.subscribe("usable.*") as sub:
+        nc.publish("usable.1", b"one")
+        assert sub.next_msg(timeout=5).data == b"one"
+    nc.flush(5)
+    with nc.subscribe("usable.ask", cb=lambda msg: msg.respond(msg.data)):
+        assert nc.request("usable.ask", b"two", timeout=5).data == b"two"
+    assert nc.stats.reconnects == 0
+    assert nc.last_error is None
+
+
+def publish_until_blocked(nc: Connection) -> None:
+    payload = bytes(256 * 1024)
+    while True:
+        nc.publish("blocked", payload)
+
+
+def wait_in_next_msg(nc: Connection) -> None:
+    nc.subscribe("silent").next_msg(timeout=30)
+
+
+def wait_in_iteration(nc: Connection) -> None:
+    for _ in nc.subscribe("silent"):
+        pass
+
+
+def wait_in_request(nc: Connection) -> None:
+    with nc.subscribe("unanswered"):
+        nc.request("unanswered", timeout=30)
+
+
+INTERRUPTIBLE: dict[str, tuple[bool, Callable[[Connection], object]]] = {
+    # name: whether the server is stopped meanwhile, what to do
+    "next_msg": (False, wait_in_next_msg),
+    "iteration": (False, wait_in_iteration),
+    "request": (False, wait_in_request),
+    "flush": (True, lambda nc: nc.flush(30)),
+    "rtt": (True, lambda nc: nc.rtt(30)),
+    "publish": (True, publish_until_blocked),
+}
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("call", INTERRUPTIBLE)
+def test_blocking_call_is_interrupted_by_signal(call: str, number: signal.Signals, server: LocalServer) -> None:
+    """An exception of a signal handler leaves a blocking call within a second; the connection goes on."""
+    stopped, block = INTERRUPTIBLE[call]
+    nc = jetstream_sync.connect(server.url)
+    if stopped:
+        server.pause()
+    with signal_soon(number):
+        block(nc)
+    server.resume()
+    assert_usable(nc)
+    nc.close()
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGALRM])
+def test_connect_is_interrupted_by_signal(number: signal.Signals, server: LocalServer) -> None:
+    """connect() to a server that does not answer is left within a second, and its socket closed."""
+    server.pause()
+    descriptors = len(os.listdir("/proc/self/fd"))
+    with signal_soon(number):
+        jetstream_sync.connect(server.url, connect_timeout=30)
+    assert len(os.listdir("/proc/self/fd")) == descriptors
+
+
+@pytest.mark.parametrize("end", [Connection.close, Connection.drain])
+def test_close_and_drain_are_interrupted_by_signal(end: Callable[[Connection], None], server: LocalServer) -> None:
+    """close() and drain() at a stopped server are left at once, and what they began is finished nevertheless."""
+    nc = jetstream_sync.connect(server.url)
+    taker = threading.Thread(target=swallow, args=(nc.subscribe("silent"),), daemon=True)
+    taker.start()
+    server.pause()
+    with signal_soon(signal.SIGINT):
+        end(nc)
+    assert nc.is_closed
+    taker.join(3)
+    assert not taker.is_alive()
+    nc.close()
+    server.resume()
+
+
+def swallow(sub: Subscription) -> None:
+    for _ in sub:
+        pass
+
+
+@pytest.mark.parametrize("leave", ["unsubscribe", "drain"])
+def test_interrupted_end_of_subscription_can_be_repeated(leave: str, server: LocalServer) -> None:
+    """A signal while a subscription ends leaves it in a state in which it can be ended again."""
+    nc = jetstream_sync.connect(server.url)
+    release = threading.Event()
+    sub = nc.subscribe("slow", cb=lambda _: release.wait(10))
+    nc.publish("slow")
+    eventually(lambda: sub.delivered == 1)
+    with signal_soon(signal.SIGALRM):
+        getattr(sub, leave)()
+    release.set()
+    sub.unsubscribe()
+    nc.flush()
+    assert_usable(nc)
+    nc.close()
+
+
+# --- storms ---------------------------------------------------------------------------------------
+
+
+class Storm:
+    """Interrupts what the main thread does at random moments, one or two signals in quick succession."""
+
+    def __init__(self, seed: int, *, longest: float = 0.001, doubles: float = DOUBLES) -> None:
+        self._rng = random.Random(seed)
+        self._doubles = doubles
+        self._longest = longest
+        self._left = 0
+        self.raised = 0
+
+    def __enter__(self) -> Storm:
+        self._before = signal.signal(signal.SIGALRM, self._strike)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, self._before)
+
+    def _strike(self, _: int, frame: FrameType | None) -> None:
+        if self._left <= 0:
+            return
+        if frame is None or not frame.f_code.co_filename.startswith(LIBRARY):
+            # Between calls nothing of ours is at stake; and what is raised in the callback of a weak reference
+            # is printed by the interpreter and goes nowhere.
+            signal.setitimer(signal.ITIMER_REAL, 1e-5)
+            return
+        self.raised += 1
+        self._left -= 1
+        if self._left > 0:
+            signal.setitimer(signal.ITIMER_REAL, self._rng.choice((1e-6, 1e-5, 3e-5, 1e-4)))
+        raise Interrupted
+
+    def interrupt(self, work: Callable[[], object]) -> None:
+        """Repeat `work` until a signal interrupts it, and perhaps a second one its way out."""
+        try:
+            self._left = 2 if self._rng.random() < self._doubles else 1
+            signal.setitimer(signal.ITIMER_REAL, self._rng.uniform(1e-5, self._longest))
+            while self._left > 0:
+                work()
+        except Interrupted:
+            self._left = 0
+
+
+class Verifier:
+    """Receives checksummed frames on a connection of its own; every sender's come whole, once and in order."""
+
+    def __init__(self, url: str) -> None:
+        self.nc = jetstream_sync.connect(url)
+        self.seen: dict[str, set[int]] = {}
+        self.wrong: list[str] = []
+        self._last: dict[str, int] = {}
+        self.nc.subscribe("storm.*", cb=self._verify, pending_msgs_limit=0, pending_bytes_limit=0)
+        self.nc.flush()
+
+    def _verify(self, msg: Message) -> None:
+        number, _, rest = msg.data.partition(b" ")
+        checksum, _, filling = rest.partition(b" ")
+        sequence = int(number)
+        if int(checksum) != zlib.crc32(filling, sequence):
+            self.wrong.append(f"{msg.subject} {sequence}: damaged")
+        if sequence <= self._last.get(msg.subject, 0):
+            self.wrong.append(f"{msg.subject} {sequence}: after {self._last[msg.subject]}")
+        self._last[msg.subject] = sequence
+        self.seen.setdefault(msg.subject, set()).add(sequence)
+
+
+class Sender:
+    """Publishes numbered, checksummed frames and notes which calls returned."""
+
+    def __init__(self, nc: Connection, name: str) -> None:
+        self._nc = nc
+        self.subject = f"storm.{name}"
+        self._rng = random.Random(name)
+        self._next = 0
+        self.returned: list[int] = []
+
+    def publish(self) -> None:
+        self._next += 1
+        sequence = self._next
+        filling = self._rng.randbytes(self._rng.choice((1, 10, 100, 2000)))
+        self._nc.publish(self.subject, b"%d %d %b" % (sequence, zlib.crc32(filling, sequence), filling))
+        self.returned.append(sequence)
+
+    def publish_all(self, count: int) -> None:
+        for _ in range(count):
+            self.publish()
+
+
+@pytest.fixture
+def errors() -> list[Exception]:
+    return []
+
+
+@pytest.fixture
+def stormy(nats_server: LocalServer, errors: list[Exception]) -> Iterator[Connection]:
+    """A connection with small socket buffers, so that sends are partial, and whose errors are noted."""
+    nc = jetstream_sync.connect(nats_server.url, error_cb=errors.append)
+    nc._session.transport.sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 8192)
+    yield nc
+    nc.close()
+
+
+def assert_unharmed(nc: Connection, errors: list[Exception]) -> None:
+    assert_usable(nc)
+    assert errors == []
+
+
+def test_publish_under_storm_of_signals(
+    nats_server: LocalServer, stormy: Connection, errors: list[Exception]
+) -> None:
+    """Thousands of exceptions in publish() break no frame, lose none of a returned call, and cost no reconnect."""
+    verifier = Verifier(nats_server.url)
+    main, others = Sender(stormy, "main"), [Sender(stormy, f"thread-{n}") for n in range(2)]
+    threads = [threading.Thread(target=sender.publish_all, args=(1500,), daemon=True) for sender in others]
+    for thread in threads:
+        thread.start()
+    with Storm(seed=1) as storm:
+        while storm.raised < 1500:
+            storm.interrupt(main.publish)
+    for thread in threads:
+        thread.join(30)
+    stormy.flush()
+    verifier.nc.flush()
+    for sender in (main, *others):
+        eventually(lambda s=sender: set(s.returned) <= verifier.seen.get(s.subject, set()), 20, sender.subject)
+    assert verifier.wrong == []
+    assert [len(sender.returned) for sender in others] == [1500, 1500]
+    assert_unharmed(stormy, errors)
+    verifier.nc.close()
+
+
+def test_next_msg_under_storm_of_signals(stormy: Connection, errors: list[Exception]) -> None:
+    """A loop of next_msg() that is interrupted all the time never misses a wake-up afterwards."""
+    sub = stormy.subscribe("ticks")
+    stop = threading.Event()
+    ticker = threading.Thread(target=tick, args=(stormy, stop), daemon=True)
+    ticker.start()
+    with Storm(seed=2) as storm:
+        while storm.raised < 2000:
+            storm.interrupt(lambda: sub.next_msg(timeout=5))
+    stop.set()
+    ticker.join(5)
+    drain_mailbox(sub)
+    for number in range(200):
+        # The taker waits before the message is sent: a dead waiter in front of it would swallow the wake-up.
+        late = threading.Timer(0.001, stormy.publish, ("ticks", b"%d" % number))
+        late.start()
+        assert sub.next_msg(timeout=5).data == b"%d" % number
+        late.join()
+    sub.unsubscribe()
+    assert_unharmed(stormy, errors)
+
+
+def tick(nc: Connection, stop: threading.Event) -> None:
+    while not stop.wait(0.0003):
+        nc.publish("ticks", b"tick")
+
+
+def drain_mailbox(sub: Subscription) -> None:
+    sub._nc.flush()
+    while sub.pending_msgs:
+        sub.next_msg()
+    with pytest.raises(TimeoutError):
+        sub.next_msg(timeout=0.1)
+
+
+@pytest.mark.parametrize("doubles", [0, DOUBLES])
+def test_request_under_storm_of_signals(
+    doubles: float, nats_server: LocalServer, stormy: Connection, errors: list[Exception]
+) -> None:
+    """Interrupted requests leave nothing behind, and never receive the reply to another one."""
+    with jetstream_sync.connect(nats_server.url) as responder:
+        responder.subscribe("echo", cb=lambda msg: msg.respond(msg.data))
+        responder.flush()
+        numbers = iter(range(10**9))
+
+        def ask() -> None:
+            payload = b"%d" % next(numbers)
+            assert stormy.request("echo", payload, timeout=5).data == payload
+
+        with Storm(seed=3, longest=0.002, doubles=doubles) as storm:
+            while storm.raised < 800:
+                storm.interrupt(ask)
+        ask()
+        # A second signal may cut off the clean-up after the first one, which costs a slot and nothing else.
+        assert len(stormy._mux) <= 40 * doubles
+        assert_unharmed(stormy, errors)
+
+
+def test_flush_under_storm_of_signals(stormy: Connection, errors: list[Exception]) -> None:
+    """Interrupted flushes do not shift the order of PONGs: each later flush gets its own."""
+    with Storm(seed=4) as storm:
+        while storm.raised < 2000:
+            storm.interrupt(lambda: stormy.flush(5))
+    stormy.flush(5)
+    eventually(lambda: not stormy._pongs, 5, "no PONG is owed")
+    assert_unharmed(stormy, errors)
+
+
+def test_subscribe_under_storm_of_signals(
+    nats_server: LocalServer, stormy: Connection, errors: list[Exception]
+) -> None:
+    """An interrupted subscribe() or unsubscribe() leaves no interest on the server that nobody can end."""
+    held: list[Subscription] = []
+
+    def come_and_go() -> None:
+        held.append(stormy.subscribe("fleeting"))
+        held[-1].unsubscribe()
+
+    with Storm(seed=5, doubles=0) as storm:  # a second signal may cut off the clean-up after the first one
+        while storm.raised < 1500:
+            storm.interrupt(come_and_go)
+    for sub in held:
+        sub.unsubscribe()
+    stormy.flush(5)
+    assert stormy._subs == {}
+    connections = nats_server.monitor(f"/connz?cid={stormy.client_id}&subs=1")["connections"]
+    assert connections[0]["subscriptions"] == 0
+    assert_unharmed(stormy, errors)
+
+
+def test_interrupt_carries_no_other_error(stormy: Connection) -> None:
+    """What leaves an interrupted call is the handler's exception itself, without a foreign context."""
+    with signal_soon(signal.SIGALRM) as caught:
+        stormy.subscribe("silent").next_msg(timeout=5)
+    assert caught[0].__context__ is None
