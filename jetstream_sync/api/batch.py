@@ -1,0 +1,203 @@
+"""Atomic batches (ADR-50): up to 1000 messages of one stream, stored all together or not at all.
+
+Messages are gathered here and sent by commit(), so that a batch which is given up costs the server nothing and
+none is abandoned by it for being slow. ADR-50: the first message is a request whose empty answer says that the
+stream takes batches; the following ones ask for no answer; the last one carries the commit and is acknowledged.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from datetime import timedelta
+from types import TracebackType
+from typing import Any, NamedTuple
+
+from .._deadline import Deadline
+from ..errors import BadHeaderError, JetStreamError, NatsError, TimeoutError
+from ..net.connection import Connection, is_no_responders
+from ..net.outbox import Ephemeral
+from ..protocol.headers import VERSION_LINE
+from ..protocol.parser import RawMessage
+from ..protocol.subjects import next_nuid, publish_subject
+from .info import PubAck
+from .publish import Duration, parse_pub_ack, publish_block
+
+MAX_BATCH = 1000
+SINCE = (2, 12)
+
+_OWN_HEADERS = "nats-batch-"
+
+
+class BatchMessage(NamedTuple):
+    """One message of a batch given as an iterable; a plain tuple of the same order will do."""
+
+    subject: str
+    payload: bytes = b""
+    headers: Mapping[str, Any] | None = None
+
+
+class _Entry(NamedTuple):
+    subject: bytes
+    payload: bytes
+    block: bytes  # without the closing blank line
+
+
+class PublishBatch:
+    """Messages to be stored together. Not thread-safe: one thread fills and commits it.
+
+        with js.publish_batch() as batch:
+            batch.add("orders.1", b"…")
+            batch.add("orders.2", b"…")
+        print(batch.ack.seq)
+
+    Leaving the block commits, unless an exception is on its way: then nothing is sent.
+    """
+
+    def __init__(self, nc: Connection, timeout: float | timedelta) -> None:
+        self._nc = nc
+        self._timeout = timeout
+        self._entries: list[_Entry] = []
+        self._closed = False
+        self.id = next_nuid()
+        self.ack: PubAck | None = None
+        """The stream's acknowledgement, once committed: `seq` is the last message's, `count` the batch's size."""
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def add(
+        self,
+        subject: str,
+        payload: bytes = b"",
+        *,
+        headers: Mapping[str, Any] | None = None,
+        msg_id: str | None = None,
+        expected_stream: str | None = None,
+        expected_last_seq: int | None = None,
+        expected_last_subject_seq: int | None = None,
+        expected_last_subject_seq_subject: str | None = None,
+        ttl: Duration | str | None = None,
+    ) -> None:
+        """Add a message; nothing is sent yet. Never blocks.
+
+        The stream checks expectations against its state before the batch. Raises ValueError when the batch is
+        full, and what publish() raises for bad input.
+        """
+        for name in headers or ():
+            if isinstance(name, str) and name.lower().startswith(_OWN_HEADERS):
+                raise BadHeaderError(f"header {name!r} is the batch's own: leave it out")
+        block, _ = publish_block(
+            headers,
+            msg_id,
+            expected_stream,
+            expected_last_seq,
+            expected_last_subject_seq,
+            expected_last_subject_seq_subject,
+            None,
+            ttl,
+        )
+        self._add(publish_subject(subject), payload, VERSION_LINE if block is None else block[:-2])
+
+    def _add(self, subject: bytes, payload: bytes, block: bytes) -> None:
+        """Add a message whose subject and header block (without its blank line) are known to be valid."""
+        if self._closed:
+            raise ValueError("this batch is committed or discarded: begin another one")
+        if len(self._entries) >= MAX_BATCH:
+            raise ValueError(f"a batch holds at most {MAX_BATCH} messages")
+        self._entries.append(_Entry(subject, payload, block))
+
+    def discard(self) -> None:
+        """Give the batch up: nothing was sent, nothing will be. Idempotent."""
+        self._closed = True
+        self._entries.clear()
+
+    def commit(self, timeout: float | timedelta | None = None) -> PubAck:
+        """Send the batch and wait for its acknowledgement: when this returns, all of it is stored.
+
+        Raises ValueError when it is empty, MaxPayloadError, NoStreamResponseError; WrongLastSequenceError and
+        other APIErrors (`err_code` 10174: the stream does not allow batches, 10201: it has one of the message
+        ids already …) when nothing was stored. TimeoutError and ConnectionLostError when it is not known: all
+        of it is stored, or nothing.
+        """
+        if self._closed or not self._entries:
+            raise ValueError("this batch is committed or discarded" if self._closed else "this batch is empty")
+        _check_server(self._nc)
+        deadline = Deadline(self._timeout if timeout is None else timeout)
+        entries, self._closed = self._entries, True
+        last = len(entries)
+        blocks = [self._block(entry, number, last) for number, entry in enumerate(entries, 1)]
+        # All frames are made before the first is sent: one that is too large must not leave half a batch behind.
+        frames = [
+            self._nc._frame(entry.subject, entry.payload, None, block)
+            for entry, block in zip(entries, blocks, strict=True)
+        ]
+        if last > 1:
+            self._begin(entries[0], blocks[0], deadline)
+        self.ack = self._finish(entries[-1], blocks[-1], frames[1:-1], deadline)
+        return self.ack
+
+    def _block(self, entry: _Entry, number: int, last: int) -> bytes:
+        commit = b"Nats-Batch-Commit: 1\r\n" if number == last else b""
+        id_line = b"Nats-Batch-Id: %b\r\nNats-Batch-Sequence: %d\r\n" % (self.id.encode(), number)
+        return b"".join((entry.block, id_line, commit, b"\r\n"))
+
+    def _begin(self, first: _Entry, block: bytes, deadline: Deadline) -> None:
+        raw = self._request(first, block, deadline)
+        if raw[3] or is_no_responders(raw[2]):
+            ack = parse_pub_ack(raw, first.subject)
+            raise JetStreamError(
+                f"stream {ack.stream!r} took the first message alone, as sequence {ack.seq}: its server does not "
+                "know atomic batches (2.12 and later do)"
+            )
+
+    def _finish(self, last: _Entry, block: bytes, middle: list[tuple[bytes, int]], deadline: Deadline) -> PubAck:
+        outbox = self._nc._outbox
+        waiting = [Ephemeral(frame) for frame, _ in middle]
+        try:
+            for frame, (_, size) in zip(waiting, middle, strict=True):
+                outbox.publish(frame, size, gather=True)
+                if outbox.congested:
+                    outbox.wait_for_room()
+            ack = parse_pub_ack(self._request(last, block, deadline), last.subject)
+        except NatsError:
+            for frame in waiting:
+                outbox.withdraw(frame)
+            raise
+        if ack.count != len(self._entries):
+            raise JetStreamError(
+                f"stream {ack.stream!r} acknowledged {ack.count} of {len(self._entries)} messages"
+            )
+        return ack
+
+    def _request(self, entry: _Entry, block: bytes, deadline: Deadline) -> RawMessage:
+        left = deadline.remaining()
+        if left is not None and left <= 0:
+            raise TimeoutError("the batch was not committed in time")
+        return self._nc._request_raw(entry.subject, entry.payload, left, block)
+
+    def __enter__(self) -> PublishBatch:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if kind is None and self._entries and not self._closed:
+            self.commit()
+        elif not self._closed:
+            self.discard()
+
+
+def publish_all(batch: PublishBatch, messages: Iterable[BatchMessage | tuple[Any, ...]]) -> PubAck:
+    """Fill `batch` and commit it. Raises ValueError when there are no messages, or too many."""
+    for message in messages:
+        subject, payload, headers = BatchMessage(*message)
+        batch.add(subject, payload, headers=headers)
+    return batch.commit()
+
+
+def _check_server(nc: Connection) -> None:
+    """A server that does not know batches stores their messages one by one: better not to send any."""
+    version = str(nc.server_info.get("version", ""))
+    numbers = version.split("-")[0].split(".")[:2]
+    if all(number.isdigit() for number in numbers) and tuple(map(int, numbers)) < SINCE:
+        raise JetStreamError(f"atomic batches need server 2.12 or later; this one is {version}")

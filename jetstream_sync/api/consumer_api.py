@@ -1,0 +1,84 @@
+"""Consumer operations of the JetStream API: requests in, infos out. Thread-safe; every call blocks."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator
+from datetime import datetime
+from typing import Any
+
+from ..errors import ConsumerExistsError, ConsumerNotFoundError
+from ..protocol.subjects import next_nuid, valid_name
+from .client import ApiClient
+from .config import ConsumerConfig
+from .info import ConsumerInfo, ConsumerPause
+from .kinds import TIMESTAMP
+
+
+class ConsumerApi:
+    """The CONSUMER requests."""
+
+    def __init__(self, client: ApiClient) -> None:
+        self._client = client
+
+    def create(self, stream: str, config: ConsumerConfig, *, timeout: float | None = None) -> ConsumerInfo:
+        """Raises ConsumerExistsError when one of that name exists with another configuration."""
+        return self._configure(stream, config, "create", timeout)
+
+    def update(self, stream: str, config: ConsumerConfig) -> ConsumerInfo:
+        """Raises ConsumerNotFoundError when there is none of that name."""
+        return self._configure(stream, config, "update")
+
+    def create_or_update(self, stream: str, config: ConsumerConfig) -> ConsumerInfo:
+        return self._configure(stream, config, "")
+
+    def _configure(
+        self, stream: str, config: ConsumerConfig, action: str, timeout: float | None = None
+    ) -> ConsumerInfo:
+        config = copy.copy(config)
+        name = config.name or config.durable_name
+        if name is None:
+            if action == "update":
+                raise ValueError("to update a consumer, give its name")
+            name = next_nuid()
+        config.name = valid_name("consumer", name)
+        tokens = ["CONSUMER", "CREATE", valid_name("stream", stream), name]
+        if config.filter_subject and not config.filter_subjects:
+            tokens.append(config.filter_subject)
+        body: dict[str, Any] = {"stream_name": stream, "config": config.to_wire()}
+        if action:
+            body["action"] = action
+        try:
+            return ConsumerInfo.from_wire(self._client.request(*tokens, body=body, timeout=timeout))
+        except (ConsumerExistsError, ConsumerNotFoundError) as error:
+            # The server's text does not say which consumer it speaks of.
+            where = f"{error.description}: {name!r} on stream {stream!r}"
+            raise type(error)(error.code, error.err_code, where) from None
+
+    def info(self, stream: str, name: str) -> ConsumerInfo:
+        return ConsumerInfo.from_wire(self._client.request("CONSUMER", "INFO", *_names(stream, name)))
+
+    def delete(self, stream: str, name: str, *, timeout: float | None = None) -> None:
+        self._client.request("CONSUMER", "DELETE", *_names(stream, name), timeout=timeout)
+
+    def list(self, stream: str) -> Iterator[ConsumerInfo]:
+        pages = self._client.pages("CONSUMER", "LIST", valid_name("stream", stream), key="consumers")
+        return map(ConsumerInfo.from_wire, pages)
+
+    def names(self, stream: str) -> Iterator[str]:
+        return self._client.pages("CONSUMER", "NAMES", valid_name("stream", stream), key="consumers")
+
+    def pause(self, stream: str, name: str, until: datetime | None) -> ConsumerPause:
+        """Deliver nothing until `until`; None resumes."""
+        body = None
+        if until is not None:
+            body = {"pause_until": TIMESTAMP.encode(TIMESTAMP.coerce(until, "until"))}
+        return ConsumerPause.from_wire(self._client.request("CONSUMER", "PAUSE", *_names(stream, name), body=body))
+
+    def unpin(self, stream: str, name: str, group: str) -> None:
+        """Let another client of the priority group be pinned."""
+        self._client.request("CONSUMER", "UNPIN", *_names(stream, name), body={"group": group})
+
+
+def _names(stream: str, name: str) -> tuple[str, str]:
+    return valid_name("stream", stream), valid_name("consumer", name)

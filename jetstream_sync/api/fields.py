@@ -1,0 +1,297 @@
+"""The codec of JetStream's configs and infos: one table of fields per class, one encoder, one decoder.
+
+A class lists its fields with `wire(kind)`. What the server sends and the table does not name is kept in
+`unknown_fields`, per object, and sent back: read, modify, update loses nothing, whatever the version.
+"""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
+
+from ..errors import JetStreamError
+from .kinds import Kind, bad_answer
+
+if TYPE_CHECKING:
+    from typing_extensions import dataclass_transform
+else:
+
+    def dataclass_transform(**_facts: Any) -> Any:
+        return lambda decorator: decorator
+
+
+__all__ = ["Config", "FieldSpec", "Info", "fields_of", "merged", "wire", "wire_object"]
+
+_Object = TypeVar("_Object", bound="_WireObject")
+_Config = TypeVar("_Config", bound="Config")
+
+
+# --- the table ------------------------------------------------------------------------------------
+
+
+def described(kind: Kind, *, key: str = "", since: str = "", zero_is_default: bool = False) -> dict[str, Any]:
+    """The metadata of a field: its kind, its JSON name if another, the first server version that has it.
+
+    `zero_is_default` marks numbers whose zero the server replaces by a default of its own.
+    """
+    return {"kind": kind, "key": key, "since": since, "zero_is_default": zero_is_default}
+
+
+def wire(kind: Kind, default: Any = None, *, key: str = "", since: str = "", zero_is_default: bool = False) -> Any:
+    """A dataclass field of the table. `default` is a value or, for lists and nested objects, a factory."""
+    metadata = described(kind, key=key, since=since, zero_is_default=zero_is_default)
+    if callable(default):
+        return field(default_factory=default, metadata=metadata)
+    return field(default=default, metadata=metadata)
+
+
+@dataclass_transform(field_specifiers=(field,))
+def wire_object(cls: type[_Object]) -> type[_Object]:
+    """Make `cls` a dataclass with slots, whose methods are those of `_WireObject`.
+
+    A dataclass normally has its methods generated and compiled when its module is imported: for all these classes
+    together more work than the rest of the import.
+    """
+    return dataclass(slots=True, init=False, repr=False, eq=False, match_args=False)(cls)
+
+
+class FieldSpec:
+    """One row of a class's table."""
+
+    def __init__(self, cls: type[Any], item: dataclasses.Field[Any]) -> None:
+        facts = item.metadata
+        self.name = item.name
+        self.key: str = facts["key"] or item.name
+        self.kind: Kind = facts["kind"]
+        self.where = f"{cls.__name__}.{item.name}"
+        self.since: str = facts["since"]
+        self.zero_is_default: bool = facts["zero_is_default"]
+        self.default = _default_of(item)
+        """Makes the default; None when the field must be given."""
+
+    @property
+    def since_version(self) -> tuple[int, ...]:
+        """The first server version that knows this field, as numbers; () when 2.10 or older."""
+        return tuple(int(part) for part in self.since.split(".")) if self.since else ()
+
+
+class _Table:
+    """The rows of one class, and ways to look one up."""
+
+    def __init__(self, cls: type[Any]) -> None:
+        items = dataclasses.fields(cls)
+        self.rows = tuple(FieldSpec(cls, item) for item in items if "kind" in item.metadata)
+        self.positional = [item.name for item in items if not item.kw_only]
+        self.defaults = {item.name: _default_of(item) for item in items}
+        self.compared = [item.name for item in items if item.compare]
+        self.by_name = {spec.name: spec for spec in self.rows}
+        self.by_key = {spec.key: spec for spec in self.rows}
+        self.required = [spec for spec in self.rows if spec.default is None]
+
+
+_tables: dict[type[Any], _Table] = {}
+
+
+def _table(cls: type[Any]) -> _Table:
+    # Two threads may both build it, which does no harm: the tables are equal.
+    table = _tables.get(cls)
+    if table is None:
+        table = _tables[cls] = _Table(cls)
+    return table
+
+
+def fields_of(cls: type[Any]) -> tuple[FieldSpec, ...]:
+    """The table of `cls`, in the order in which fields are sent."""
+    return _table(cls).rows
+
+
+def _default_of(item: dataclasses.Field[Any]) -> Callable[[], Any] | None:
+    if item.default_factory is not dataclasses.MISSING:
+        return item.default_factory
+    if item.default is not dataclasses.MISSING:
+        return lambda: item.default
+    return None
+
+
+# --- the objects ----------------------------------------------------------------------------------
+
+
+@wire_object
+class _WireObject:
+    # Keys of the answer around the object, which are not the object's own.
+    _ENVELOPE: ClassVar[frozenset[str]] = frozenset()
+
+    unknown_fields: dict[str, Any] = field(default_factory=dict, kw_only=True)
+    """What the server sent and this version does not know, by JSON name; sent back as it is."""
+
+    if not TYPE_CHECKING:  # type checkers derive it from the fields
+
+        def __init__(self, *values: Any, **fields: Any) -> None:
+            table, name_of_class = _table(type(self)), type(self).__name__
+            if len(values) > len(table.positional):
+                raise TypeError(f"{name_of_class}() takes {len(table.positional)} values at most")
+            for name, value in zip(table.positional, values, strict=False):
+                if name in fields:
+                    raise TypeError(f"{name_of_class}() got two values for {name!r}")
+                fields[name] = value
+            for name, default in table.defaults.items():
+                if name in fields:
+                    setattr(self, name, fields.pop(name))
+                elif default is not None:
+                    setattr(self, name, default())
+                else:
+                    raise TypeError(f"{name_of_class}() missing a required argument: {name!r}")
+            if fields:
+                unknown = next(iter(fields))
+                raise TypeError(f"{name_of_class}() got an unexpected keyword argument {unknown!r}")
+
+    def __eq__(self, other: object) -> bool:
+        if type(other) is not type(self):
+            return NotImplemented
+        return all(getattr(self, name) == getattr(other, name) for name in _table(type(self)).compared)
+
+    __hash__ = None  # type: ignore[assignment]  # they can be changed
+
+    @classmethod
+    def from_wire(cls: type[_Object], wire: dict[str, Any]) -> _Object:
+        """The object the server described. Raises JetStreamError when a value has the wrong JSON type."""
+        if not isinstance(wire, dict):
+            raise bad_answer(cls.__name__, "an object", wire)
+        table = _table(cls)
+        values: dict[str, Any] = {}
+        unknown: dict[str, Any] = {}
+        for key, value in wire.items():
+            spec = table.by_key.get(key)
+            if spec is None:
+                if key not in cls._ENVELOPE:
+                    unknown[key] = value
+            elif value is not None:
+                values[spec.name] = spec.kind.decode(value, spec.where)
+        for spec in table.required:
+            if spec.name not in values:
+                raise JetStreamError(f"the server's answer cannot be read: {spec.where} is missing")
+        return cls._read(values, unknown)
+
+    @classmethod
+    def _read(cls: type[_Object], values: dict[str, Any], unknown: dict[str, Any]) -> _Object:
+        return cls(unknown_fields=unknown, **values)
+
+    def to_wire(self) -> dict[str, Any]:
+        """The JSON object: fields that are None left out, in the table's order, unknown fields last."""
+        sent = {}
+        for spec in fields_of(type(self)):
+            value = getattr(self, spec.name)
+            if value is not None:
+                sent[spec.key] = spec.kind.encode(value)
+        sent.update(copy.deepcopy(self.unknown_fields))
+        return sent
+
+    def __repr__(self) -> str:
+        names = [spec.name for spec in fields_of(type(self))] + ["unknown_fields"]
+        shown = ((name, getattr(self, name, None)) for name in names)  # None: the constructor raised
+        listed = ", ".join(f"{name}={value!r}" for name, value in shown if value not in (None, [], {}))
+        return f"{type(self).__name__}({listed})"
+
+    # Copies and pickles are taken as they are: what was read from a server is not checked as a user's input.
+    def __reduce__(self) -> tuple[Any, ...]:
+        values = {item.name: getattr(self, item.name) for item in dataclasses.fields(self)}
+        return (_restore, (type(self), values))
+
+
+def _restore(cls: type[_Object], values: dict[str, Any]) -> _Object:
+    restored = cls.__new__(cls)
+    for name, value in values.items():
+        object.__setattr__(restored, name, value)
+    return restored
+
+
+@wire_object
+class Info(_WireObject):
+    """What the server tells. Plain data: nothing is checked when it is set."""
+
+    _ENVELOPE: ClassVar[frozenset[str]] = frozenset(
+        {"type", "error", "total", "offset", "limit", "did_create", "success"}
+    )
+
+
+@wire_object
+class Config(_WireObject):
+    """What a user may ask for. Values are checked and brought into form whenever a field is set.
+
+    TypeError, ValueError or BadSubjectError name the field. `to_wire()` checks again, for lists and dicts may
+    have been changed in place.
+    """
+
+    exact_wire: dict[str, Any] = field(default_factory=dict, kw_only=True, repr=False, compare=False)
+    """The server's own form of times and durations finer than Python's; sent back while unchanged."""
+
+    @classmethod
+    def from_wire(cls: type[_Config], wire: dict[str, Any]) -> _Config:
+        """The config the server described. Raises JetStreamError when a value has the wrong JSON type."""
+        config = super(Config, cls).from_wire(wire)  # noqa: UP008 - slots make a second class
+        exact = {}
+        for spec in fields_of(cls):
+            value = getattr(config, spec.name)
+            if spec.kind.lossy and value is not None and spec.kind.encode(value) != wire[spec.key]:
+                exact[spec.name] = wire[spec.key]
+        object.__setattr__(config, "exact_wire", exact)
+        return config
+
+    @classmethod
+    def _read(cls: type[_Config], values: dict[str, Any], unknown: dict[str, Any]) -> _Config:
+        # Not by the constructor, which would check what the server said as if the user had.
+        defaults = {spec.name: spec.default() for spec in fields_of(cls) if spec.default is not None}
+        return _restore(cls, {**defaults, **values, "unknown_fields": unknown, "exact_wire": {}})
+
+    def to_wire(self) -> dict[str, Any]:
+        """The JSON object to send, after checking every field; fields that are None are left out."""
+        sent = {}
+        for spec in fields_of(type(self)):
+            value = _checked(spec, getattr(self, spec.name))
+            if value is not None:
+                sent[spec.key] = self._exactly(spec, value)
+        sent.update(copy.deepcopy(self.unknown_fields))
+        return sent
+
+    def validate(self) -> None:
+        """Check every field, as `to_wire()` does. Raises TypeError, ValueError, BadSubjectError."""
+        self.to_wire()
+
+    def _exactly(self, spec: FieldSpec, value: Any) -> Any:
+        exact = self.exact_wire.get(spec.name)
+        if exact is not None and spec.kind.decode(exact, spec.where) == value:
+            return copy.copy(exact)
+        return spec.kind.encode(value)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        spec = _table(type(self)).by_name.get(name)
+        object.__setattr__(self, name, value if spec is None else _checked(spec, value))
+
+
+def _checked(spec: FieldSpec, value: Any) -> Any:
+    if value is not None:
+        return spec.kind.coerce(value, spec.where)
+    if spec.default is None:
+        raise TypeError(f"{spec.where} must be given")
+    return spec.default()
+
+
+# --- what calls take ------------------------------------------------------------------------------
+
+
+def merged(cls: type[_Config], config: _Config | Mapping[str, Any] | None, fields: Mapping[str, Any]) -> _Config:
+    """The config a call was given: an object, a dict of fields, keyword fields, or one of these overridden.
+
+    The result is independent of `config`, which is left as it is. TypeError for a field that does not exist.
+    """
+    own_fields = copy.deepcopy(dict(fields))
+    if config is None:
+        return cls(**own_fields)
+    if isinstance(config, cls):
+        return dataclasses.replace(copy.deepcopy(config), **own_fields)
+    if isinstance(config, Mapping):
+        return cls(**{**copy.deepcopy(dict(config)), **own_fields})
+    raise TypeError(f"expected {cls.__name__}, a dict of its fields, or keywords, not {type(config).__name__}")

@@ -1,0 +1,144 @@
+"""The future of one asynchronous publish."""
+
+from __future__ import annotations
+
+import concurrent.futures
+import time
+from _thread import allocate_lock
+from collections.abc import Callable
+from concurrent.futures import Future
+from threading import Condition
+from typing import TYPE_CHECKING, Any
+
+from ..errors import NatsError
+from ..protocol.parser import RawMessage
+from .info import PubAck
+from .publish import parse_pub_ack
+
+if TYPE_CHECKING:
+    from .publish_async import AsyncPublisher
+
+_PENDING = "PENDING"
+_FINISHED = "FINISHED"
+
+_making_condition = allocate_lock()
+
+
+class PubAckFuture(Future[PubAck]):
+    """A future that costs little while nobody waits on it.
+
+    A standard future makes a Condition at once and has its result when it is set. This one makes the Condition
+    when somebody waits, and reads the ack when somebody asks. The reader thread writes the state first and looks
+    for a Condition second, a waiter makes the Condition first and looks at the state second: one sees the other.
+    Done-callbacks run on the connection's callback thread. It cannot be cancelled: the message is on its way.
+    """
+
+    # The fields that Future's methods use, here until they are set: thousands of futures may be under way.
+    _state = _PENDING
+    _result: PubAck | None = None
+    _exception: BaseException | None = None
+    _raw: RawMessage | None = None
+    _lazy_condition: Condition | None = None
+    _lazy_waiters: list[Any] | None = None
+    _lazy_callbacks: list[Callable[[Future[PubAck]], Any]] | None = None
+
+    def __init__(self, publisher: AsyncPublisher, subject: bytes) -> None:
+        # Not Future.__init__, which would make the Condition.
+        self._publisher = publisher
+        self.subject = subject
+
+    @property
+    def _waiters(self) -> list[Any]:  # type: ignore[override]  # an attribute in Future
+        """Used only by those who hold the Condition, here and in Future; so is the next one."""
+        if self._lazy_waiters is None:
+            self._lazy_waiters = []
+        return self._lazy_waiters
+
+    @property
+    def _done_callbacks(self) -> list[Callable[[Future[PubAck]], Any]]:
+        if self._lazy_callbacks is None:
+            self._lazy_callbacks = []
+        return self._lazy_callbacks
+
+    @property
+    def _condition(self) -> Condition:  # type: ignore[override]  # an attribute in Future, made at once there
+        if self._lazy_condition is None:
+            with _making_condition:
+                if self._lazy_condition is None:
+                    self._lazy_condition = Condition()
+        return self._lazy_condition
+
+    def complete(self, raw: RawMessage | None, error: BaseException | None) -> None:
+        """The answer, or why there is none. Called once, by whoever took it out of the window."""
+        self._raw = raw
+        self._exception = error
+        self._state = _FINISHED
+        if self._lazy_condition is None:
+            return
+        with self._lazy_condition:
+            self._lazy_condition.notify_all()
+            for waiter in self._waiters:  # of concurrent.futures.wait and as_completed
+                self._read()
+                (waiter.add_result if self._exception is None else waiter.add_exception)(self)
+            callbacks = bool(self._done_callbacks)
+        if callbacks:
+            self._publisher.submit(self._invoke_callbacks)  # type: ignore[attr-defined]
+
+    def result(self, timeout: float | None = None) -> PubAck:
+        """The ack. Blocks up to `timeout` seconds; None: until it came or the publish itself timed out.
+
+        Raises what the publish failed with, concurrent.futures.TimeoutError when `timeout` ran out.
+        """
+        self._wait(timeout)
+        try:
+            if self._exception is not None:
+                # Without the traceback of those who raised it before: one loss fails many futures.
+                raise self._exception.with_traceback(None)
+            assert self._result is not None
+            return self._result
+        finally:
+            del self  # breaks the cycle of this frame, the traceback and the exception
+
+    def exception(self, timeout: float | None = None) -> BaseException | None:
+        """What the publish failed with, or None. Blocks like result()."""
+        self._wait(timeout)
+        return self._exception
+
+    def done(self) -> bool:
+        return self._state == _FINISHED
+
+    def running(self) -> bool:
+        return False
+
+    def cancel(self) -> bool:
+        return False
+
+    def cancelled(self) -> bool:
+        return False
+
+    def _wait(self, timeout: float | None) -> None:
+        if self._state == _PENDING:
+            self._publisher.flush()
+            deadline = None if timeout is None else time.monotonic() + timeout
+            with self._condition:
+                while self._state == _PENDING:
+                    left = None if deadline is None else deadline - time.monotonic()
+                    if left is not None and left <= 0:
+                        raise concurrent.futures.TimeoutError()
+                    self._condition.wait(left)
+        self._read()
+
+    def __repr__(self) -> str:
+        self._read()
+        return super().__repr__()
+
+    def _read(self) -> None:
+        """Read the answer, now that somebody wants it. Two threads may both do so, with the same outcome."""
+        raw = self._raw
+        if raw is None:
+            return
+        try:
+            self._result = parse_pub_ack(raw, self.subject)
+        except NatsError as error:
+            self._exception = error
+        self._raw = None

@@ -1,0 +1,415 @@
+"""What a field of JetStream's JSON can hold: its Python form, its wire form, and what a user may put there.
+
+Reading is lenient about values and strict about types: a wrong type is a `JetStreamError` naming the field.
+Writing is strict about both, so that a mistake is refused before anything is sent.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import re
+from collections.abc import Callable, Iterable, Mapping
+from datetime import datetime, timedelta, timezone
+from enum import Enum
+from typing import Any, ClassVar, Protocol
+
+from ..errors import APIError, BadSubjectError, JetStreamError, api_error
+from ..protocol.headers import Headers, encode_headers
+from ..protocol.subjects import publish_subject, queue_name, subscribe_subject, valid_name
+
+_NANOSECONDS = 1_000_000_000
+# Go's longest duration. As a float it rounds up to one nanosecond too many, which encoding takes off again.
+_MOST_NANOSECONDS = 2**63 - 1
+_LONGEST = _MOST_NANOSECONDS / _NANOSECONDS
+
+
+class WireEnum(str, Enum):
+    """A choice the server knows by name: equal to, printed as, and replaceable by that string."""
+
+    def __str__(self) -> str:
+        return str.__str__(self)
+
+    # Before 3.12 Enum formats a mixed-in value, since then its str(): say it, for one result everywhere.
+    def __format__(self, format_spec: str) -> str:
+        return str.__format__(self, format_spec)
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}.{self.name}"
+
+
+class UnknownChoice(str):
+    """A choice that came from a newer server: a plain string but for being accepted when sent back."""
+
+    __slots__ = ()
+
+
+class WireObject(Protocol):
+    """An object of the codec in fields.py, which is built on this module."""
+
+    def __init__(self, **fields: Any) -> None: ...
+
+    def to_wire(self) -> dict[str, Any]: ...
+
+    @classmethod
+    def from_wire(cls, wire: dict[str, Any]) -> Any: ...
+
+
+def bad_answer(where: str, expected: str, value: object) -> JetStreamError:
+    """The error for a value of the wrong JSON type, which is shown, but not a megabyte of it."""
+    shown = repr(value)
+    shown = shown if len(shown) <= 80 else shown[:77] + "..."
+    return JetStreamError(f"the server's answer cannot be read: {where} should be {expected}, not {shown}")
+
+
+# --- kinds ----------------------------------------------------------------------------------------
+
+
+class Kind:
+    """What a field holds. `coerce` takes the user's value, `encode` writes JSON, `decode` reads JSON."""
+
+    expected: ClassVar[str] = ""
+    # Python's value may be coarser than the wire's; then the wire's own is kept for sending back.
+    lossy: bool = False
+
+    def coerce(self, value: Any, where: str) -> Any:
+        """`value` in its canonical Python form; TypeError or ValueError, naming `where`, if it is wrong."""
+        if not self._fits(value):
+            raise TypeError(f"{where} must be {self.expected}, not {type(value).__name__}")
+        return value
+
+    def encode(self, value: Any) -> Any:
+        """The JSON value of a coerced one."""
+        return value
+
+    def decode(self, value: Any, where: str) -> Any:
+        """The Python value of what the server sent; JetStreamError when it has the wrong type."""
+        if not self._fits(value):
+            raise bad_answer(where, self.expected, value)
+        return value
+
+    def _fits(self, value: object) -> bool:
+        raise NotImplementedError
+
+
+class Flag(Kind):
+    expected = "a bool"
+
+    def _fits(self, value: object) -> bool:
+        return isinstance(value, bool)
+
+
+class Integer(Kind):
+    """A number within what the server's own type holds; it would refuse the whole request otherwise."""
+
+    expected = "an integer"
+
+    def __init__(self, low: int, high: int) -> None:
+        self._low, self._high = low, high
+
+    def _fits(self, value: object) -> bool:
+        return type(value) is int or (isinstance(value, int) and not isinstance(value, bool))
+
+    def coerce(self, value: Any, where: str) -> Any:
+        super().coerce(value, where)
+        if not self._low <= value <= self._high:
+            raise ValueError(f"{where} must be between {self._low} and {self._high}, not {value}")
+        return value
+
+
+class Text(Kind):
+    """A string. `check` refuses what the server would; the empty string means unset unless `required`."""
+
+    expected = "a string"
+
+    def __init__(self, check: Callable[[str, str], object] | None = None, *, required: bool = False) -> None:
+        self._check = check
+        self._required = required
+
+    def _fits(self, value: object) -> bool:
+        return isinstance(value, str)
+
+    def coerce(self, value: Any, where: str) -> Any:
+        super().coerce(value, where)
+        if self._check is not None and (value or self._required):
+            self._check(where, value)
+        return value
+
+
+class Choice(Kind):
+    """One of an enum's values. A string the enum does not know is taken from the server only."""
+
+    expected = "a string"
+
+    def __init__(self, enum: type[WireEnum]) -> None:
+        self._enum = enum
+
+    def _fits(self, value: object) -> bool:
+        return isinstance(value, str)
+
+    def coerce(self, value: Any, where: str) -> Any:
+        if isinstance(value, (self._enum, UnknownChoice)):
+            return value
+        if isinstance(value, Enum) or not isinstance(value, str):
+            raise TypeError(f"{where} must be {self._enum.__name__} or a string, not {type(value).__name__}")
+        try:
+            return self._enum(value)
+        except ValueError:
+            valid = ", ".join(repr(member.value) for member in self._enum)
+            raise ValueError(f"{where} cannot be {value!r}; valid are {valid}") from None
+
+    def encode(self, value: Any) -> Any:
+        return str(value)
+
+    def decode(self, value: Any, where: str) -> Any:
+        super().decode(value, where)
+        try:
+            return self._enum(value)
+        except ValueError:
+            return UnknownChoice(value)
+
+
+class Duration(Kind):
+    """Seconds in Python (float, or timedelta when given), integer nanoseconds on the wire."""
+
+    expected = "seconds (float) or a timedelta"
+    lossy = True
+
+    def coerce(self, value: Any, where: str) -> Any:
+        if isinstance(value, timedelta):
+            value = value.total_seconds()
+        elif isinstance(value, bool) or not isinstance(value, (int, float)):
+            raise TypeError(f"{where} must be {self.expected}, not {type(value).__name__}")
+        if not 0 <= value < float("inf"):  # also refuses NaN
+            raise ValueError(f"{where} must be a number of seconds and not negative: {value}")
+        if value > _LONGEST:
+            raise ValueError(f"{where} is too long, the server counts up to 292 years: {value}")
+        return float(value)
+
+    def encode(self, value: Any) -> Any:
+        return min(nanoseconds(value), _MOST_NANOSECONDS)
+
+    def decode(self, value: Any, where: str) -> Any:
+        return INTEGER.decode(value, where) / _NANOSECONDS
+
+
+class Age(Duration):
+    """How long ago something happened, in seconds; the server says -1 for never, which is None here."""
+
+    def decode(self, value: Any, where: str) -> Any:
+        age = super().decode(value, where)
+        return age if age >= 0 else None
+
+
+class Timestamp(Kind):
+    """An aware datetime in Python; RFC 3339 on the wire, whose nanoseconds are cut to microseconds."""
+
+    expected = "an RFC 3339 time"
+    lossy = True
+
+    def coerce(self, value: Any, where: str) -> Any:
+        if not isinstance(value, datetime):
+            raise TypeError(f"{where} must be a datetime, not {type(value).__name__}")
+        if value.utcoffset() is None:
+            raise ValueError(
+                f"{where} must be a datetime with a time zone, for example datetime.now(timezone.utc); "
+                f"got the naive {value.isoformat()}"
+            )
+        return value
+
+    def encode(self, value: Any) -> Any:
+        text: str = value.astimezone(timezone.utc).isoformat()
+        return text.removesuffix("+00:00") + "Z"
+
+    def decode(self, value: Any, where: str) -> Any:
+        try:
+            return parse_time(value)
+        except (TypeError, ValueError, OverflowError):
+            raise bad_answer(where, self.expected, value) from None
+
+
+class Base64(Kind):
+    """Bytes in Python, base64 on the wire."""
+
+    expected = "bytes"
+
+    def _fits(self, value: object) -> bool:
+        return isinstance(value, bytes)
+
+    def encode(self, value: Any) -> Any:
+        return base64.b64encode(value).decode("ascii")
+
+    def decode(self, value: Any, where: str) -> Any:
+        try:
+            return base64.b64decode(value, validate=True)
+        except (TypeError, ValueError, binascii.Error):
+            raise bad_answer(where, "base64", value) from None
+
+
+class HeaderBlock(Base64):
+    """`Headers` in Python, the base64 of their wire block in JSON."""
+
+    def encode(self, value: Any) -> Any:
+        return super().encode(encode_headers(value) if value.raw is None else value.raw)
+
+    def decode(self, value: Any, where: str) -> Any:
+        return Headers.from_wire(super().decode(value, where))
+
+
+class ServerError(Kind):
+    """An `APIError` (not raised) in Python, `{"code", "err_code", "description"}` on the wire."""
+
+    expected = "an error object"
+
+    def _fits(self, value: object) -> bool:
+        return isinstance(value, dict)
+
+    def encode(self, value: APIError) -> Any:
+        return {"code": value.code, "err_code": value.err_code, "description": value.description}
+
+    def decode(self, value: Any, where: str) -> Any:
+        super().decode(value, where)
+        return api_error(
+            INTEGER.decode(value.get("code") or 0, f"{where}.code"),
+            INTEGER.decode(value.get("err_code") or 0, f"{where}.err_code"),
+            TEXT.decode(value.get("description") or "", f"{where}.description"),
+        )
+
+
+class Nested(Kind):
+    """Another object of this codec; a user may give a dict of its fields instead."""
+
+    expected = "an object"
+
+    def __init__(self, cls: type[WireObject]) -> None:
+        self._cls = cls
+
+    def coerce(self, value: Any, where: str) -> Any:
+        if isinstance(value, self._cls):
+            return value
+        if isinstance(value, Mapping):
+            return self._cls(**value)
+        raise TypeError(
+            f"{where} must be {self._cls.__name__} or a dict of its fields, not {type(value).__name__}"
+        )
+
+    def encode(self, value: Any) -> Any:
+        return value.to_wire()
+
+    def decode(self, value: Any, where: str) -> Any:
+        if not isinstance(value, dict):
+            raise bad_answer(where, self.expected, value)
+        return self._cls.from_wire(value)
+
+
+class ListOf(Kind):
+    def __init__(self, item: Kind) -> None:
+        self._item = item
+        self.lossy = item.lossy
+
+    def coerce(self, value: Any, where: str) -> Any:
+        if isinstance(value, (str, bytes)):
+            raise TypeError(f"{where} must be a list, not a single {type(value).__name__}: write [{value!r}]")
+        if isinstance(value, Mapping) or not isinstance(value, Iterable):
+            raise TypeError(f"{where} must be a list, not {type(value).__name__}")
+        return [self._item.coerce(item, f"{where}[{index}]") for index, item in enumerate(value)]
+
+    def encode(self, value: Any) -> Any:
+        return [self._item.encode(item) for item in value]
+
+    def decode(self, value: Any, where: str) -> Any:
+        if not isinstance(value, list):
+            raise bad_answer(where, "a list", value)
+        decode = self._item.decode
+        return [decode(item, where) for item in value]
+
+
+class MapOf(Kind):
+    def __init__(self, item: Kind) -> None:
+        self._item = item
+        self.lossy = item.lossy
+
+    def coerce(self, value: Any, where: str) -> Any:
+        if not isinstance(value, Mapping):
+            raise TypeError(f"{where} must be a dict, not {type(value).__name__}")
+        return {
+            TEXT.coerce(key, f"a key of {where}"): self._item.coerce(item, f"{where}[{key!r}]")
+            for key, item in value.items()
+        }
+
+    def encode(self, value: Any) -> Any:
+        return {key: self._item.encode(item) for key, item in value.items()}
+
+    def decode(self, value: Any, where: str) -> Any:
+        if not isinstance(value, dict):
+            raise bad_answer(where, "an object", value)
+        decode = self._item.decode
+        return {key: decode(item, where) for key, item in value.items()}
+
+
+def _naming_field(check: Callable[[str], object]) -> Callable[[str, str], None]:
+    """A check of subjects.py whose error also says which field it was."""
+
+    def checked(where: str, text: str) -> None:
+        try:
+            check(text)
+        except BadSubjectError as error:
+            raise BadSubjectError(f"{where}: {error}") from None
+
+    return checked
+
+
+FLAG = Flag()
+INTEGER = INT64 = Integer(-(2**63), 2**63 - 1)
+INT32 = Integer(-(2**31), 2**31 - 1)
+UINT64 = Integer(0, 2**64 - 1)
+TEXT = Text()
+NAME = Text(valid_name, required=True)
+SUBJECT = Text(_naming_field(subscribe_subject))
+LITERAL_SUBJECT = Text(_naming_field(publish_subject))
+NONEMPTY_SUBJECT = Text(_naming_field(subscribe_subject), required=True)
+QUEUE = Text(_naming_field(queue_name))
+DURATION = Duration()
+AGE = Age()
+TIMESTAMP = Timestamp()
+BASE64 = Base64()
+HEADER_BLOCK = HeaderBlock()
+SERVER_ERROR = ServerError()
+
+
+# --- durations and times --------------------------------------------------------------------------
+
+
+def nanoseconds(seconds: float) -> int:
+    """`seconds` as integer nanoseconds: the number as it is written, so 0.1 is exactly 100 000 000."""
+    if isinstance(seconds, int):
+        return seconds * _NANOSECONDS
+    # seconds * 1e9 would round twice; repr() is the shortest decimal that means this float. It has an exponent
+    # only where twelve decimals say all there is to say.
+    text = repr(seconds)
+    whole, _, decimals = (f"{seconds:.12f}" if "e" in text else text).partition(".")
+    exact = int(whole) * _NANOSECONDS + int(decimals[:9].ljust(9, "0"))
+    rest = decimals[9:].rstrip("0")
+    return exact + (rest > "5" or (rest == "5" and exact % 2 == 1))  # half to even
+
+
+_RFC3339 = re.compile(
+    r"(\d{4})-(\d\d)-(\d\d)[Tt ](\d\d):(\d\d):(\d\d)(?:\.(\d{1,9})\d*)?(?:[Zz]|([+-])(\d\d):(\d\d))", re.ASCII
+)
+_GO_ZERO_TIME = "0001-01-01T00:00:00Z"
+
+
+def parse_time(text: str) -> datetime | None:
+    """An RFC 3339 time as an aware datetime, cut to microseconds; None for Go's zero time."""
+    if text == _GO_ZERO_TIME:
+        return None
+    match = _RFC3339.fullmatch(text)
+    if match is None:
+        raise ValueError(f"not an RFC 3339 time: {text!r}")
+    *clock, fraction, sign, hours, minutes = match.groups()
+    zone = timezone.utc
+    if sign is not None:
+        offset = timedelta(hours=int(hours), minutes=int(minutes))
+        zone = timezone(-offset if sign == "-" else offset)
+    year, month, day, hour, minute, second = map(int, clock)
+    return datetime(year, month, day, hour, minute, second, int((fraction or "").ljust(6, "0")[:6]), zone)

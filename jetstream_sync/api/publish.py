@@ -1,0 +1,183 @@
+"""Publishing with acknowledgement (ADR-22): one at a time, waiting for each ack."""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+from collections.abc import Mapping
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+from .._deadline import seconds
+from ..errors import APIError, ConnectionLostError, NatsError, NoStreamResponseError, TimeoutError
+from ..net.connection import is_no_responders
+from ..protocol.headers import Headers, encode_headers
+from ..protocol.parser import RawMessage
+from ..protocol.subjects import publish_subject, subscribe_subject, valid_name
+from .client import raise_error_of
+from .info import PubAck
+from .kinds import bad_answer
+
+if TYPE_CHECKING:
+    from ..net.connection import Connection
+
+MSG_ID = "Nats-Msg-Id"
+
+# However many tries there are to be: an answer under load may well take some hundred milliseconds.
+MIN_TRY_SECONDS = 1.0
+
+# Answers that say that nothing was stored and that trying again helps: no leader at the moment (10008, 10009),
+# stream offline (10118), other messages for the same subject on their way (10163).
+_REFUSED_FOR_NOW = frozenset({10008, 10009, 10118, 10163})
+
+Duration = float | timedelta
+
+
+def publish_block(
+    headers: Mapping[str, Any] | None = None,
+    msg_id: str | None = None,
+    expected_stream: str | None = None,
+    expected_last_seq: int | None = None,
+    expected_last_subject_seq: int | None = None,
+    expected_last_subject_seq_subject: str | None = None,
+    expected_last_msg_id: str | None = None,
+    ttl: Duration | str | None = None,
+) -> tuple[bytes | None, bool]:
+    """The header block of a publish, if it has one, and whether that holds a message id.
+
+    Every value is checked: nothing of it can start a new line.
+    """
+    own: dict[str, str] = {}
+    if msg_id is not None:
+        own[MSG_ID] = _not_empty("msg_id", msg_id)
+    if expected_stream is not None:
+        own["Nats-Expected-Stream"] = valid_name("expected_stream", expected_stream)
+    if expected_last_seq is not None:
+        own["Nats-Expected-Last-Sequence"] = _sequence("expected_last_seq", expected_last_seq)
+    if expected_last_subject_seq is not None:
+        own["Nats-Expected-Last-Subject-Sequence"] = _sequence(
+            "expected_last_subject_seq", expected_last_subject_seq
+        )
+    if expected_last_subject_seq_subject is not None:
+        if expected_last_subject_seq is None:
+            raise ValueError("expected_last_subject_seq_subject goes with expected_last_subject_seq only")
+        subscribe_subject(expected_last_subject_seq_subject)
+        own["Nats-Expected-Last-Subject-Sequence-Subject"] = expected_last_subject_seq_subject
+    if expected_last_msg_id is not None:
+        own["Nats-Expected-Last-Msg-Id"] = _not_empty("expected_last_msg_id", expected_last_msg_id)
+    if ttl is not None:
+        own["Nats-TTL"] = _ttl(ttl)
+    if not headers:
+        return (encode_headers(own) if own else None), msg_id is not None
+    merged = Headers(headers)
+    merged.update(own)
+    return encode_headers(merged), bool(merged.get(MSG_ID))
+
+
+def _not_empty(name: str, value: str) -> str:
+    if not isinstance(value, str):
+        raise TypeError(f"{name} must be a str, not {type(value).__name__}")
+    if not value:
+        raise ValueError(f"{name} must not be empty")
+    return value
+
+
+def _sequence(name: str, value: int) -> str:
+    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+        raise ValueError(f"{name} must be a sequence, 0 or more: {value!r}")
+    return str(value)
+
+
+def _ttl(ttl: Duration | str) -> str:
+    """The server takes whole seconds of at least one, or "never"."""
+    if ttl == "never":
+        return "never"
+    if isinstance(ttl, str):
+        raise ValueError(f'ttl must be seconds, a timedelta or "never": {ttl!r}')
+    lifetime = seconds(ttl, "ttl") or 0.0
+    if lifetime < 1 or not lifetime.is_integer():
+        raise ValueError(f"ttl must be whole seconds, at least 1: {lifetime}")
+    return f"{int(lifetime)}s"
+
+
+# The answer to nearly every publish, read without a JSON parser; spacing differs by server version.
+_USUAL_ACK = re.compile(rb'\{"stream": ?"([\w-]+)", ?"seq": ?(\d{1,19})\}', re.ASCII)
+
+
+def parse_pub_ack(raw: RawMessage, subject: bytes) -> PubAck:
+    """The PubAck in a reply. Raises NoStreamResponseError, APIError and its kinds, JetStreamError."""
+    body = raw[3]
+    usual = _USUAL_ACK.fullmatch(body)
+    if usual is not None:
+        return PubAck(usual[1].decode(), int(usual[2]))
+    if not body and is_no_responders(raw[2]):
+        raise NoStreamResponseError(subject.decode("utf-8", "replace"))
+    try:
+        answer = json.loads(body)
+        stream, seq = answer.get("stream"), answer.get("seq")
+    except (ValueError, AttributeError, RecursionError):
+        raise bad_answer("PubAck", "a JSON object", body[:64]) from None
+    raise_error_of(answer)
+    if not stream or not isinstance(seq, int):
+        raise bad_answer("PubAck", "stream and seq", body[:64])
+    return PubAck.from_wire(answer)
+
+
+def checked_retries(retry_attempts: int) -> int:
+    if isinstance(retry_attempts, bool) or not isinstance(retry_attempts, int) or retry_attempts < 0:
+        raise ValueError(f"retry_attempts must be an int of 0 or more: {retry_attempts!r}")
+    return retry_attempts
+
+
+class Publisher:
+    """Publishes one message at a time. Thread-safe."""
+
+    def __init__(self, nc: Connection, timeout: float) -> None:
+        self._nc = nc
+        self._timeout = timeout
+
+    def publish(
+        self,
+        subject: str,
+        payload: bytes,
+        block: bytes | None,
+        *,
+        has_msg_id: bool,
+        timeout: Duration | None,
+        retry_attempts: int,
+        retry_wait: Duration,
+    ) -> PubAck:
+        """Send until acknowledged, refused for good, or out of tries or time; `timeout` bounds all tries."""
+        wire_subject = publish_subject(subject)
+        limit = self._timeout if timeout is None else seconds(timeout) or 0.0
+        pause = seconds(retry_wait, "retry_wait") or 0.0
+        ends_at = time.monotonic() + limit
+        left = limit
+        for tries_left in range(checked_retries(retry_attempts), -1, -1):
+            wait = _share(left, tries_left) if has_msg_id else left
+            try:
+                return parse_pub_ack(self._nc._request_raw(wire_subject, payload, wait, block), wire_subject)
+            except NatsError as error:
+                left = ends_at - time.monotonic()
+                if not tries_left or left <= pause or not _may_try_again(error, has_msg_id):
+                    raise
+            time.sleep(pause)
+            left -= pause
+        raise AssertionError("unreachable: the last try returns or raises")
+
+
+def _share(left: float, tries_left: int) -> float:
+    """How long one try with a message id waits: an answer that was lost in a crash never comes.
+
+    A message without id must not be sent twice, so that its one try has all the time.
+    """
+    return min(left, max(left / (tries_left + 1), MIN_TRY_SECONDS))
+
+
+def _may_try_again(error: NatsError, has_msg_id: bool) -> bool:
+    if isinstance(error, APIError):
+        return error.err_code in _REFUSED_FOR_NOW
+    if isinstance(error, (TimeoutError, ConnectionLostError)):
+        return has_msg_id  # it may be stored: only with an id can the stream tell that it is the same message
+    return isinstance(error, NoStreamResponseError)

@@ -1,0 +1,202 @@
+"""Stream operations of the JetStream API: requests in, infos out. Thread-safe; every call blocks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from ..errors import JetStreamError, MessageNotFoundError, StreamNotFoundError, api_error
+from ..protocol.headers import VERSION_LINE, Headers, header_value, status_of
+from ..protocol.parser import RawMessage
+from ..protocol.subjects import subscribe_subject, valid_name
+from .client import ApiClient
+from .config import StreamConfig
+from .info import RawStreamMsg, StreamInfo
+from .kinds import parse_time
+
+_NO_MESSAGE_FOUND = 10037
+
+# Where the headers begin that Direct Get adds behind a message's own.
+_DIRECT_HEADERS = b"\r\nNats-Stream: "
+
+
+class StreamApi:
+    """The STREAM and DIRECT requests."""
+
+    def __init__(self, client: ApiClient) -> None:
+        self._client = client
+
+    def create(self, config: StreamConfig) -> StreamInfo:
+        return self._configure("CREATE", config)
+
+    def update(self, config: StreamConfig) -> StreamInfo:
+        return self._configure("UPDATE", config)
+
+    def create_or_update(self, config: StreamConfig) -> StreamInfo:
+        try:
+            return self.update(config)
+        except StreamNotFoundError:
+            return self.create(config)
+
+    def _configure(self, verb: str, config: StreamConfig) -> StreamInfo:
+        name = valid_name("stream", config.name)
+        return StreamInfo.from_wire(self._client.request("STREAM", verb, name, body=config.to_wire()))
+
+    def info(self, name: str, *, deleted_details: bool = False, subjects_filter: str | None = None) -> StreamInfo:
+        """With `subjects_filter` the counts of all matching subjects, however many pages that takes."""
+        body: dict[str, Any] = {}
+        if deleted_details:
+            body["deleted_details"] = True
+        if subjects_filter is not None:
+            subscribe_subject(subjects_filter)
+            body["subjects_filter"] = subjects_filter
+        stream = valid_name("stream", name)
+        answer = self._client.request("STREAM", "INFO", stream, body=body or None)
+        info = StreamInfo.from_wire(answer)
+        if subjects_filter is not None:
+            self._remaining_subjects(stream, body, answer, info)
+        return info
+
+    def _remaining_subjects(
+        self, stream: str, body: dict[str, Any], answer: Mapping[str, Any], info: StreamInfo
+    ) -> None:
+        subjects = info.state.subjects or {}
+        info.state.subjects = subjects
+        offset = len(subjects)
+        while offset < answer.get("total", 0):
+            answer = self._client.request("STREAM", "INFO", stream, body={**body, "offset": offset})
+            page = StreamInfo.from_wire(answer).state.subjects
+            if not page:
+                return  # subjects went away between the pages
+            subjects.update(page)
+            offset += len(page)  # counted apart: subjects that came meanwhile may show an earlier one again
+
+    def delete(self, name: str) -> None:
+        self._client.request("STREAM", "DELETE", valid_name("stream", name))
+
+    def list(self, subject: str | None = None) -> Iterator[StreamInfo]:
+        pages = self._client.pages("STREAM", "LIST", key="streams", body=_subject_body(subject))
+        return map(StreamInfo.from_wire, pages)
+
+    def names(self, subject: str | None = None) -> Iterator[str]:
+        return self._client.pages("STREAM", "NAMES", key="streams", body=_subject_body(subject))
+
+    def name_by_subject(self, subject: str) -> str:
+        """The one stream on `subject`. Raises StreamNotFoundError when there is none, or more than one."""
+        names = list(self.names(subject))
+        if len(names) != 1:
+            found = f"several streams: {', '.join(names)}" if names else "no stream"
+            raise StreamNotFoundError(404, 10059, f"{found} on subject {subject!r}: name the stream")
+        return names[0]
+
+    def purge(self, name: str, *, subject: str | None, sequence: int | None, keep: int | None) -> int:
+        if sequence is not None and keep is not None:
+            raise ValueError("give sequence or keep, not both")
+        body: dict[str, Any] = {}
+        if subject is not None:
+            subscribe_subject(subject)
+            body["filter"] = subject
+        if sequence is not None:
+            body["seq"] = _at_least("sequence", sequence, 1)
+        if keep is not None:
+            body["keep"] = _at_least("keep", keep, 0)
+        answer = self._client.request("STREAM", "PURGE", valid_name("stream", name), body=body or None)
+        return int(answer.get("purged", 0))
+
+    def delete_message(self, name: str, seq: int, *, erase: bool) -> None:
+        body: dict[str, Any] = {"seq": _at_least("seq", seq, 1)}
+        if not erase:
+            body["no_erase"] = True
+        self._client.request("STREAM", "MSG", "DELETE", valid_name("stream", name), body=body)
+
+    def get_message(
+        self,
+        name: str,
+        *,
+        direct: bool,
+        seq: int | None,
+        last_by_subject: str | None,
+        next_by_subject: str | None,
+    ) -> RawStreamMsg:
+        """A stored message. Raises MessageNotFoundError."""
+        body = _get_body(seq, last_by_subject, next_by_subject)
+        stream = valid_name("stream", name)
+        if direct:
+            return self._direct_get(stream, body)
+        return self._leader_get(stream, body)
+
+    def _leader_get(self, stream: str, body: dict[str, Any]) -> RawStreamMsg:
+        answer = self._client.request("STREAM", "MSG", "GET", stream, body=body)
+        return RawStreamMsg.from_wire(answer.get("message"))  # type: ignore[arg-type]  # which checks it
+
+    def _direct_get(self, stream: str, body: dict[str, Any]) -> RawStreamMsg:
+        subject = self._client.subject("DIRECT", "GET", stream)
+        if set(body) == {"last_by_subj"}:
+            # In the subject, so that permissions can speak of it.
+            raw = self._client.request_raw(f"{subject}.{body['last_by_subj']}", None)
+        else:
+            raw = self._client.request_raw(subject, body)
+        message = _direct_message(raw)
+        if message is not None:
+            return message
+        status = status_of(raw[2])
+        if status is None:
+            raise JetStreamError("the server's Direct Get answer cannot be read: subject or sequence is missing")
+        if status.code == 404:
+            raise MessageNotFoundError(404, _NO_MESSAGE_FOUND, status.description or "no message found")
+        if status.code == 503:
+            return self._leader_get(stream, body)  # no replica serves Direct Get at the moment
+        raise api_error(status.code, 0, status.description)
+
+
+def _subject_body(subject: str | None) -> dict[str, Any]:
+    if subject is None:
+        return {}
+    subscribe_subject(subject)
+    return {"subject": subject}
+
+
+def _get_body(seq: int | None, last_by_subject: str | None, next_by_subject: str | None) -> dict[str, Any]:
+    if last_by_subject is not None:
+        if seq is not None or next_by_subject is not None:
+            raise ValueError("last_by_subject goes with neither seq nor next_by_subject")
+        subscribe_subject(last_by_subject)
+        return {"last_by_subj": last_by_subject}
+    if seq is None and next_by_subject is None:
+        raise ValueError("give seq, last_by_subject or next_by_subject")
+    body: dict[str, Any] = {}
+    if seq is not None:
+        body["seq"] = _at_least("seq", seq, 1)
+    if next_by_subject is not None:
+        subscribe_subject(next_by_subject)
+        body["next_by_subj"] = next_by_subject
+    return body
+
+
+def _at_least(name: str, value: int, least: int) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+        raise ValueError(f"{name} must be an int of at least {least}: {value!r}")
+    return value
+
+
+def _direct_message(raw: RawMessage) -> RawStreamMsg | None:
+    """The message in a Direct Get answer; None when it is a status.
+
+    A message's own headers may have the names of those that the server adds (a republished one has them, anybody
+    may write them), and its version line may look like a status: what the server added last tells.
+    """
+    block = raw[2] or b""
+    start = block.rfind(_DIRECT_HEADERS)
+    added = block[start:]
+    subject, sequence = header_value(added, b"Nats-Subject"), header_value(added, b"Nats-Sequence")
+    if start < 0 or subject is None or sequence is None or not sequence.isdigit():
+        return None
+    stored = header_value(added, b"Nats-Time-Stamp")
+    own = block[:start] + b"\r\n"
+    return RawStreamMsg(
+        subject=subject.decode("utf-8", "surrogateescape"),
+        seq=int(sequence),
+        data=raw[3],
+        headers=None if own == VERSION_LINE else Headers.from_wire(own + b"\r\n"),
+        time=None if stored is None else parse_time(stored.decode("ascii", "replace")),
+    )

@@ -1,0 +1,166 @@
+"""A stream and its consumers (ADR-37)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from datetime import datetime
+from typing import Any
+
+from .api.client import ApiClient
+from .api.config import ConsumerConfig
+from .api.consumer_api import ConsumerApi
+from .api.fields import merged
+from .api.info import ConsumerInfo, ConsumerPause, RawStreamMsg, StreamInfo
+from .api.streams import StreamApi
+from .consumers.consumer import Consumer
+from .consumers.ordered import OrderedConsumer
+
+ConsumerFields = ConsumerConfig | Mapping[str, Any] | None
+
+
+class ConsumerManager:
+    """The consumer operations that a stream and the JetStream context share. Thread-safe."""
+
+    def __init__(self, client: ApiClient) -> None:
+        self._client = client
+        self._api = ConsumerApi(client)
+
+    def create(self, stream: str, config: ConsumerFields, fields: Mapping[str, Any]) -> Consumer:
+        return self._consumer(self._api.create(stream, merged(ConsumerConfig, config, fields)))
+
+    def update(self, stream: str, config: ConsumerFields, fields: Mapping[str, Any]) -> Consumer:
+        return self._consumer(self._api.update(stream, merged(ConsumerConfig, config, fields)))
+
+    def create_or_update(self, stream: str, config: ConsumerFields, fields: Mapping[str, Any]) -> Consumer:
+        return self._consumer(self._api.create_or_update(stream, merged(ConsumerConfig, config, fields)))
+
+    def get(self, stream: str, name: str) -> Consumer:
+        return self._consumer(self._api.info(stream, name))
+
+    def ordered(
+        self,
+        stream: str,
+        *,
+        name_prefix: str | None = None,
+        max_reset_attempts: int | None = None,
+        **fields: Any,
+    ) -> OrderedConsumer:
+        return OrderedConsumer(
+            self._client, stream, fields, name_prefix=name_prefix, max_reset_attempts=max_reset_attempts
+        )
+
+    def _consumer(self, info: ConsumerInfo) -> Consumer:
+        return Consumer(self._client, info)
+
+
+class Stream:
+    """A stream on the server. Thread-safe; every method blocks for the server's answer.
+
+    Raises APIError and its kinds (StreamNotFoundError, ConsumerExistsError …) for error answers.
+    """
+
+    def __init__(self, client: ApiClient, info: StreamInfo) -> None:
+        self._client = client
+        self._api = StreamApi(client)
+        self._consumer_api = ConsumerApi(client)
+        self._consumers = ConsumerManager(client)
+        self._info = info
+
+    @property
+    def name(self) -> str:
+        return self._info.config.name
+
+    @property
+    def info(self) -> StreamInfo:
+        """What the server last told this object; get_info() asks again."""
+        return self._info
+
+    def get_info(self, *, deleted_details: bool = False, subjects_filter: str | None = None) -> StreamInfo:
+        """Ask the server for the stream's configuration and state.
+
+        `deleted_details` adds the sequences deleted inside the stream, `subjects_filter` the number of messages
+        of each subject that matches it.
+        """
+        self._info = self._api.info(self.name, deleted_details=deleted_details, subjects_filter=subjects_filter)
+        return self._info
+
+    def delete(self) -> None:
+        """Delete the stream and everything in it."""
+        self._api.delete(self.name)
+
+    # --- messages -----------------------------------------------------------------------------------
+
+    def purge(self, *, subject: str | None = None, sequence: int | None = None, keep: int | None = None) -> int:
+        """Remove messages: all, those of `subject`, those below `sequence`, or all but the last `keep`.
+
+        Returns how many were removed.
+        """
+        return self._api.purge(self.name, subject=subject, sequence=sequence, keep=keep)
+
+    def get_message(
+        self, seq: int | None = None, *, last_by_subject: str | None = None, next_by_subject: str | None = None
+    ) -> RawStreamMsg:
+        """A stored message: by sequence, the last of a subject, or the next of a subject (from `seq` on).
+
+        Uses Direct Get where the stream allows it. Raises MessageNotFoundError.
+        """
+        return self._api.get_message(
+            self.name,
+            direct=bool(self._info.config.allow_direct),
+            seq=seq,
+            last_by_subject=last_by_subject,
+            next_by_subject=next_by_subject,
+        )
+
+    def delete_message(self, seq: int) -> None:
+        """Remove a message; its bytes may stay on disk until they are overwritten."""
+        self._api.delete_message(self.name, seq, erase=False)
+
+    def secure_delete_message(self, seq: int) -> None:
+        """Remove a message and overwrite its bytes."""
+        self._api.delete_message(self.name, seq, erase=True)
+
+    # --- consumers ----------------------------------------------------------------------------------
+
+    def create_consumer(self, config: ConsumerFields = None, /, **fields: Any) -> Consumer:
+        """Create a consumer. Raises ConsumerExistsError when one of that name differs."""
+        return self._consumers.create(self.name, config, fields)
+
+    def update_consumer(self, config: ConsumerFields = None, /, **fields: Any) -> Consumer:
+        """Change an existing consumer. Raises ConsumerNotFoundError."""
+        return self._consumers.update(self.name, config, fields)
+
+    def create_or_update_consumer(self, config: ConsumerFields = None, /, **fields: Any) -> Consumer:
+        return self._consumers.create_or_update(self.name, config, fields)
+
+    def get_consumer(self, name: str) -> Consumer:
+        """Raises ConsumerNotFoundError."""
+        return self._consumers.get(self.name, name)
+
+    def delete_consumer(self, name: str) -> None:
+        self._consumer_api.delete(self.name, name)
+
+    def ordered_consumer(self, **fields: Any) -> OrderedConsumer:
+        """Every message of the stream once, in order; see JetStream.ordered_consumer()."""
+        return self._consumers.ordered(self.name, **fields)
+
+    def list_consumers(self) -> Iterator[ConsumerInfo]:
+        """All consumers; asks page by page as you go."""
+        return self._consumer_api.list(self.name)
+
+    def consumer_names(self) -> Iterator[str]:
+        return self._consumer_api.names(self.name)
+
+    def pause_consumer(self, name: str, until: datetime) -> ConsumerPause:
+        """Deliver nothing from this consumer until `until` (aware). Server 2.11 and later."""
+        return self._consumer_api.pause(self.name, name, until)
+
+    def resume_consumer(self, name: str) -> ConsumerPause:
+        return self._consumer_api.pause(self.name, name, None)
+
+    def unpin_consumer(self, name: str, group: str) -> None:
+        """Let another client of the priority group be pinned. Server 2.11 and later."""
+        self._consumer_api.unpin(self.name, name, group)
+
+    def __repr__(self) -> str:
+        return f"<Stream {self.name!r}>"

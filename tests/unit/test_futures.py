@@ -1,0 +1,141 @@
+"""PubAckFuture: a standard future that makes its Condition and reads its answer only when asked."""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from jetstream_sync import ConnectionLostError, JetStreamError, WrongLastSequenceError
+from jetstream_sync.api.futures import PubAckFuture
+from tests.support.watchdog import InThread
+
+ACK = (b"_INBOX.x.1", None, None, b'{"stream":"S","seq":7}')
+REFUSAL = (
+    b"_INBOX.x.1",
+    None,
+    None,
+    b'{"error":{"code":400,"err_code":10071,"description":"wrong last sequence: 1"}}',
+)
+
+
+class Publisher:
+    """What a future needs of its publisher: to flush, and a thread for callbacks."""
+
+    def __init__(self) -> None:
+        self.flushes = 0
+
+    def flush(self) -> None:
+        self.flushes += 1
+
+    def submit(self, callback: Callable[[], Any]) -> None:
+        thread = threading.Thread(target=callback, name="callbacks")
+        thread.start()
+        thread.join()
+
+
+@pytest.fixture
+def publisher() -> Publisher:
+    return Publisher()
+
+
+@pytest.fixture
+def future(publisher: Publisher) -> PubAckFuture:
+    return PubAckFuture(publisher, b"orders")  # type: ignore[arg-type]
+
+
+def test_nothing_is_made_until_somebody_waits(future: PubAckFuture) -> None:
+    """A future that nobody waits on has no Condition, and its answer is not read."""
+    future.complete(ACK, None)
+    assert future._lazy_condition is None
+    assert future._raw is ACK
+    assert future.result().seq == 7
+    assert future._raw is None
+
+
+def test_waiting_flushes_first(future: PubAckFuture, publisher: Publisher) -> None:
+    """Whoever waits has the gathered publishes sent; whoever finds the answer there does not."""
+    with pytest.raises(concurrent.futures.TimeoutError):
+        future.result(0)
+    assert publisher.flushes == 1
+    future.complete(ACK, None)
+    future.result()
+    assert publisher.flushes == 1
+
+
+def test_answer_wakes_every_waiter(future: PubAckFuture) -> None:
+    """Several threads may wait for one answer."""
+    waiting = [InThread(future.result, 5) for _ in range(8)]
+    future.complete(ACK, None)
+    assert {call.result(5).seq for call in waiting} == {7}
+
+
+@pytest.mark.parametrize(
+    ("raw", "error", "expected"),
+    [(REFUSAL, None, WrongLastSequenceError), (None, ConnectionLostError(), ConnectionLostError),
+     ((b"r", None, None, b"[" * 100_000), None, JetStreamError)],
+    ids=["refused", "lost", "nonsense"],
+)  # fmt: skip
+def test_failure_is_raised_and_returned(
+    future: PubAckFuture, raw: Any, error: Exception | None, expected: type[Exception]
+) -> None:
+    """result() raises it again and again, with a traceback that does not grow; exception() returns it."""
+    future.complete(raw, error)
+    lengths = []
+    for _ in range(3):
+        with pytest.raises(expected) as caught:
+            future.result()
+        lengths.append(len(caught.traceback))
+    assert len(set(lengths)) == 1
+    assert isinstance(future.exception(), expected)
+
+
+def test_callbacks_see_the_result_on_the_publishers_thread(future: PubAckFuture) -> None:
+    """Each is called once, in order, with the future."""
+    calls: list[tuple[str, int]] = []
+    for name in ("first", "second"):
+        future.add_done_callback(
+            lambda f, name=name: calls.append((f"{name} {threading.current_thread().name}", f.result().seq))
+        )
+    future.complete(ACK, None)
+    assert calls == [("first callbacks", 7), ("second callbacks", 7)]
+
+
+def test_completion_races_with_everything_that_waits(publisher: Publisher) -> None:
+    """Waiting, adding callbacks and completing at the same moment: nothing is lost, nothing called twice."""
+    for _ in range(300):
+        future = PubAckFuture(publisher, b"orders")  # type: ignore[arg-type]
+        start = threading.Barrier(4)
+        called: list[int] = []
+
+        def wait(start: Any = start, future: Any = future) -> int:
+            start.wait()
+            return int(future.result(5).seq)
+
+        def add(start: Any = start, future: Any = future, called: Any = called) -> None:
+            start.wait()
+            future.add_done_callback(lambda f: called.append(f.result(0).seq))
+
+        def collect(start: Any = start, future: Any = future) -> int:
+            start.wait()
+            return len(concurrent.futures.wait([future], timeout=5).done)
+
+        calls = [InThread(wait), InThread(add), InThread(collect)]
+        start.wait()
+        future.complete(ACK, None)
+        assert [call.result(5) for call in calls] == [7, None, 1]
+        assert called == [7]
+
+
+def test_asyncio_can_await_it(future: PubAckFuture) -> None:
+    """asyncio.wrap_future works: programs with a loop may bridge to it."""
+
+    async def main() -> int:
+        asyncio.get_running_loop().call_later(0.01, future.complete, ACK, None)
+        return (await asyncio.wrap_future(future)).seq
+
+    assert asyncio.run(main()) == 7
