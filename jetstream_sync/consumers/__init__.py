@@ -1,0 +1,1 @@
+"""Consuming: fetch, next, messages, consume, ordered consumers, push and pull subscriptions."""

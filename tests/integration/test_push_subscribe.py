@@ -1,0 +1,672 @@
+"""js.subscribe() against a real server: the workflow of ADR-15, its two forms, and what it leaves behind."""
+
+from __future__ import annotations
+
+import json
+import re
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+import jetstream_sync
+from jetstream_sync import Connection, ConsumerConfig, JetStream, JetStreamMessage, PushSubscription
+from jetstream_sync.errors import (
+    ConnectionClosedError,
+    ConsumerNotFoundError,
+    NatsError,
+    NotJSMessageError,
+    PermissionsError,
+    SubscriptionClosedError,
+    TimeoutError,
+)
+from jetstream_sync.testing import FaultProxy, LocalServer
+from tests.support.eventually import eventually
+from tests.support.observer import Observer, fill
+from tests.support.watchdog import InThread, under_watchdog
+
+
+@pytest.fixture
+def stream(js: JetStream) -> JetStream:
+    js.create_stream(name="S", subjects=["s.>"])
+    return js
+
+
+@pytest.fixture
+def reported(nats_server: LocalServer) -> Iterator[tuple[Connection, list[Exception]]]:
+    """A connection, and what its error callback was told."""
+    errors: list[Exception] = []
+    with jetstream_sync.connect(nats_server.url, error_cb=errors.append) as nc:
+        yield nc, errors
+
+
+def consumers(js: JetStream) -> list[str]:
+    return sorted(js.get_stream("S").consumer_names())
+
+
+def take(sub: PushSubscription, count: int) -> list[int]:
+    return [int(sub.next_msg(5.0).data) for _ in range(count)]
+
+
+class Collector:
+    """A callback that keeps the messages and lets a test wait for them."""
+
+    def __init__(self) -> None:
+        self.messages: list[JetStreamMessage] = []
+
+    def __call__(self, message: JetStreamMessage) -> None:
+        self.messages.append(message)
+
+    def wait(self, count: int, timeout: float = 5.0) -> list[int]:
+        eventually(lambda: len(self.messages) >= count, timeout, f"{count} messages handled")
+        return [int(message.data) for message in self.messages]
+
+
+# --- taking messages ----------------------------------------------------------------------------------
+
+
+def test_next_msg_gives_messages_in_order_then_times_out(stream: JetStream) -> None:
+    """The synchronous form hands out what there is, one by one, and raises TimeoutError when there is no more."""
+    fill(stream, 10)
+    sub = stream.subscribe("s.>")
+    assert take(sub, 10) == list(range(10))
+    with pytest.raises(TimeoutError):
+        sub.next_msg(0.05)
+    assert sub.delivered == 10
+    sub.unsubscribe()
+
+
+def test_iteration_ends_after_unsubscribe_from_another_thread(stream: JetStream) -> None:
+    """A loop over the subscription ends when it is unsubscribed, without an error."""
+    fill(stream, 3)
+    sub = stream.subscribe("s.>")
+    loop = InThread(lambda: [message.ack() for message in sub])
+    eventually(lambda: sub.delivered == 3)
+    sub.unsubscribe()
+    assert len(loop.result()) == 3
+    with pytest.raises(SubscriptionClosedError):
+        sub.next_msg(0.1)
+
+
+def test_explicit_acks_reach_the_consumer(stream: JetStream) -> None:
+    """Messages are acknowledged like those of any consumer; the ack policy is explicit unless another is given."""
+    fill(stream, 5)
+    with stream.subscribe("s.>", durable="d") as sub:
+        for message in [sub.next_msg() for _ in range(5)]:
+            message.ack_sync()
+        info = sub.consumer_info()
+        assert info.config.ack_policy == "explicit"
+        assert (info.num_ack_pending, info.ack_floor.stream_seq) == (0, 5)
+
+
+def test_acks_are_not_sent_with_ack_policy_none(
+    nats_server: LocalServer, nc: Connection, stream: JetStream
+) -> None:
+    """With ack policy none acks are ignored: by the user, and by the library behind a callback."""
+    fill(stream, 3)
+    with Observer(nats_server.url) as observer:
+        handled = Collector()
+        with stream.subscribe("s.>", cb=handled, config={"ack_policy": "none"}):
+            handled.wait(3)
+            handled.messages[0].ack()
+        observer.settle(nc)
+        assert observer.acks == []
+
+
+def test_several_threads_share_a_subscription_without_false_gaps(
+    reported: tuple[Connection, list[Exception]], stream: JetStream
+) -> None:
+    """Threads that take from one subscription get every message once; their order makes no gap."""
+    nc, errors = reported
+    fill(stream, 400)
+    sub = nc.jetstream().subscribe("s.>", config={"ack_policy": "none"})
+    seen: list[int] = []
+
+    def work() -> None:
+        for message in sub:
+            seen.append(int(message.data))
+
+    workers = [InThread(work) for _ in range(6)]
+    eventually(lambda: len(seen) == 400)
+    sub.unsubscribe()
+    for worker in workers:
+        worker.result()
+    assert sorted(seen) == list(range(400))
+    assert errors == []
+
+
+def test_next_msg_times_out_while_another_thread_waits(stream: JetStream) -> None:
+    """A timeout holds though another thread has been waiting for longer, and for ever."""
+    sub = stream.subscribe("s.>")
+    other = InThread(sub.next_msg, None)
+    assert isinstance(InThread(sub.next_msg, 0.2).error(2.0), TimeoutError)
+    sub.unsubscribe()
+    assert isinstance(other.error(), SubscriptionClosedError)
+
+
+def test_message_with_a_status_header_is_the_users(stream: JetStream) -> None:
+    """A stored message that looks like a status to a careless reader reaches the user."""
+    stream.publish("s.x", b"", headers={"Status": "409", "Description": "Consumer Deleted"})
+    with stream.subscribe("s.>") as sub:
+        message = sub.next_msg()
+        assert message.headers is not None
+        assert message.headers["Status"] == "409"
+        message.ack_sync()
+
+
+def test_message_published_to_the_deliver_subject_by_somebody_else(nc: Connection, stream: JetStream) -> None:
+    """What did not come from the consumer is handed out, but it has no metadata and cannot be acknowledged."""
+    with stream.subscribe("s.>", config={"deliver_subject": "deliver.here"}) as sub:
+        nc.publish("deliver.here", b"hello")
+        message = sub.next_msg()
+        assert message.data == b"hello"
+        with pytest.raises(NotJSMessageError):
+            message.ack()
+
+
+# --- callbacks ----------------------------------------------------------------------------------------
+
+
+def test_callback_acks_after_it_returns(nats_server: LocalServer, nc: Connection, stream: JetStream) -> None:
+    """Each message is acked once, and not before its callback has returned."""
+    fill(stream, 3)
+    entered, may_return = threading.Event(), threading.Event()
+
+    def handle(message: JetStreamMessage) -> None:
+        entered.set()
+        may_return.wait(5)
+
+    with Observer(nats_server.url) as observer:
+        sub = stream.subscribe("s.>", durable="d", cb=handle)
+        assert entered.wait(5)
+        observer.settle(nc)
+        assert observer.acks == []
+        may_return.set()
+        eventually(lambda: sub.consumer_info().ack_floor.stream_seq == 3)
+        observer.settle(nc)
+        assert [seen.data for seen in observer.acks] == [b"+ACK"] * 3
+        sub.unsubscribe()
+
+
+def test_callback_that_raises_naks_and_reports(
+    reported: tuple[Connection, list[Exception]], stream: JetStream
+) -> None:
+    """A callback's error is reported and its message nak'ed, so it comes again at once; the others go on."""
+    nc, errors = reported
+    fill(stream, 3)
+    deliveries: list[tuple[int, int]] = []
+
+    def handle(message: JetStreamMessage) -> None:
+        deliveries.append((int(message.data), message.metadata.num_delivered))
+        if deliveries[-1] == (1, 1):
+            raise RuntimeError("not this time")
+
+    sub = nc.jetstream().subscribe("s.>", durable="d", cb=handle)
+    eventually(lambda: sub.consumer_info().ack_floor.stream_seq == 3)
+    assert sorted(deliveries) == [(0, 1), (1, 1), (1, 2), (2, 1)]
+    assert [str(error) for error in errors] == ["not this time"]
+    sub.unsubscribe()
+
+
+def test_manual_ack_leaves_acknowledging_to_the_callback(stream: JetStream) -> None:
+    """With manual_ack nothing is acked or nak'ed but by the user."""
+    fill(stream, 4)
+    handled = Collector()
+    sub = stream.subscribe("s.>", durable="d", cb=handled, manual_ack=True)
+    handled.wait(4)
+    assert sub.consumer_info().num_ack_pending == 4
+    for message in handled.messages:
+        message.ack_sync()
+    assert sub.consumer_info().num_ack_pending == 0
+    sub.unsubscribe()
+
+
+def test_callback_that_acknowledged_itself_is_not_acked_again(
+    nats_server: LocalServer, nc: Connection, stream: JetStream
+) -> None:
+    """What the callback decided stays: a term is not followed by an ack."""
+    fill(stream, 2)
+    with Observer(nats_server.url) as observer:
+        sub = stream.subscribe("s.>", durable="d", cb=lambda message: message.term())
+        eventually(lambda: sub.consumer_info().num_ack_pending == 0 and sub.delivered == 2)
+        observer.settle(nc)
+        assert [seen.data for seen in observer.acks] == [b"+TERM"] * 2
+        sub.unsubscribe()
+
+
+def test_subscription_with_callback_refuses_next_msg(stream: JetStream) -> None:
+    """Messages go to the callback: asking for one beside it is an error."""
+    sub = stream.subscribe("s.>", cb=print)
+    with pytest.raises(NatsError, match="callback"):
+        sub.next_msg()
+    sub.unsubscribe()
+
+
+def test_callback_must_be_callable(stream: JetStream) -> None:
+    """A cb that cannot be called is refused at once."""
+    with pytest.raises(TypeError, match="cb"):
+        stream.subscribe("s.>", cb="handle")  # type: ignore[arg-type]
+
+
+# --- which consumer -----------------------------------------------------------------------------------
+
+
+def test_subscription_comes_before_the_creation(nats_server: LocalServer, stream: JetStream) -> None:
+    """ADR-15: SUB is sent before CONSUMER.CREATE, whose subject is the one of servers from 2.9."""
+    with FaultProxy(nats_server) as proxy, jetstream_sync.connect(proxy.url) as nc:
+        sub = nc.jetstream().subscribe("s.x", durable="d")
+        sent = proxy.captured[0].to_server
+        subscribed = sent.index(b"SUB %b " % sub.subject.encode())
+        created = sent.index(b"PUB $JS.API.CONSUMER.CREATE.S.d.s.x ")
+        assert subscribed < created
+        body = json.loads(sent[created:].split(b"\r\n")[1])
+        assert body["stream_name"] == "S"
+        assert body["config"] == {
+            "durable_name": "d",
+            "name": "d",
+            "ack_policy": "explicit",
+            "filter_subject": "s.x",
+            "deliver_subject": sub.subject,
+        }
+        assert re.search(rb"DURABLE", sent) is None
+        sub.unsubscribe()
+
+
+def test_stream_is_found_by_subject(nats_server: LocalServer, stream: JetStream) -> None:
+    """Without a stream the server is asked for the one on the subject; with one it is not."""
+    with FaultProxy(nats_server) as proxy, jetstream_sync.connect(proxy.url) as nc:
+        js = nc.jetstream()
+        js.subscribe("s.x", stream="S").unsubscribe()
+        assert b"STREAM.NAMES" not in proxy.captured[0].to_server
+        with js.subscribe("s.x") as sub:
+            assert sub.stream_name == "S"
+        assert b'"subject":"s.x"' in proxy.captured[0].to_server.partition(b"STREAM.NAMES")[2]
+
+
+def test_ephemeral_is_filtered_by_the_subject(stream: JetStream) -> None:
+    """Without durable or consumer an ephemeral consumer is created, for the subject alone."""
+    stream.publish("s.a", b"1")
+    stream.publish("s.b", b"2")
+    with stream.subscribe("s.b") as sub:
+        assert take(sub, 1) == [2]
+        config = sub.consumer_info().config
+        assert (config.filter_subject, config.durable_name) == ("s.b", None)
+        assert consumers(stream) == [sub.consumer_name]
+    assert consumers(stream) == []
+
+
+def test_stream_without_subject_delivers_everything(stream: JetStream) -> None:
+    """A stream alone is enough: the new consumer has no filter."""
+    fill(stream, 2, subject="s.a")
+    fill(stream, 2, subject="s.b", first=2)
+    with stream.subscribe(stream="S") as sub:
+        assert take(sub, 4) == [0, 1, 2, 3]
+
+
+def test_config_and_keywords_make_the_consumer(stream: JetStream) -> None:
+    """Whatever a consumer can have is set by a config, a dict or keywords."""
+    fill(stream, 5)
+    config = ConsumerConfig(deliver_policy="by_start_sequence", opt_start_seq=3, description="from the third")
+    with stream.subscribe("s.>", config=config, ack_wait=7, idle_heartbeat=2, flow_control=True) as sub:
+        assert take(sub, 3) == [2, 3, 4]
+        actual = sub.consumer_info().config
+        assert (actual.description, actual.ack_wait, actual.idle_heartbeat) == ("from the third", 7.0, 2.0)
+        assert actual.flow_control is True
+    assert config.idle_heartbeat is None  # the user's own object is left as it was
+
+
+def test_several_filters_without_a_subject(stream: JetStream) -> None:
+    """Several filters are given by the config; the subject is then left out."""
+    for number, subject in enumerate(("s.a", "s.b", "s.c")):
+        stream.publish(subject, b"%d" % number)
+    with stream.subscribe(stream="S", config={"filter_subjects": ["s.a", "s.c"]}) as sub:
+        assert take(sub, 2) == [0, 2]
+
+
+def test_durable_goes_on_where_the_last_subscription_stopped(nats_server: LocalServer, stream: JetStream) -> None:
+    """A durable outlives its connection; the next subscription to it uses its deliver subject and position."""
+    fill(stream, 6)
+    nc = jetstream_sync.connect(nats_server.url)
+    first = nc.jetstream().subscribe("s.>", durable="d")
+    for message in [first.next_msg() for _ in range(3)]:
+        message.ack_sync()
+    deliver = first.subject
+    nc.close()
+    eventually(lambda: not stream.get_consumer("S", "d").info.push_bound)
+    # Those that were buffered in the lost connection come again only after ack_wait.
+    second = stream.subscribe("s.>", durable="d")
+    assert second.subject == deliver
+    fill(stream, 2, first=6)
+    assert take(second, 2) == [6, 7]
+    second.unsubscribe()
+    assert consumers(stream) == ["d"]
+
+
+def test_bind_uses_the_consumers_deliver_subject_and_group(stream: JetStream) -> None:
+    """A bound consumer is used as it is: subject, group and ack policy are its own."""
+    deliver = "deliver.grüße.>x"
+    stream.create_consumer("S", durable_name="C", deliver_subject=deliver, deliver_group="q", ack_policy="none")
+    fill(stream, 2)
+    sub = stream.subscribe(stream="S", consumer="C", queue="q")
+    assert (sub.subject, sub.queue, sub.consumer_name, sub.acks) == (deliver, "q", "C", False)
+    assert take(sub, 2) == [0, 1]
+    sub.unsubscribe()
+    assert consumers(stream) == ["C"]
+
+
+def test_config_that_agrees_with_the_existing_consumer(stream: JetStream) -> None:
+    """Saying again what the consumer has is no difference, nor is what is left out."""
+    stream.create_consumer(
+        "S", durable_name="C", filter_subject="s.a", deliver_subject="x.y", ack_wait=5.0, metadata={"team": "a"}
+    )
+    sub = stream.subscribe(
+        "s.a", durable="C", config={"ack_wait": 5.0, "ack_policy": "explicit", "metadata": {"team": "a"}}
+    )
+    sub.unsubscribe()
+    assert consumers(stream) == ["C"]
+
+
+# --- queues -------------------------------------------------------------------------------------------
+
+
+def test_queue_name_becomes_the_durable_name(stream: JetStream) -> None:
+    """Members without another name share the durable that is called like the queue."""
+    first = stream.subscribe("s.>", queue="workers")
+    second = stream.subscribe("s.>", queue="workers")
+    config = second.consumer_info().config
+    assert (config.durable_name, config.deliver_group) == ("workers", "workers")
+    assert first.consumer_name == second.consumer_name == "workers"
+    assert first.subject == second.subject
+    second.unsubscribe()
+    first.unsubscribe()
+
+
+def test_queue_members_share_messages_and_drain_leaves_what_was_found(
+    nats_server: LocalServer, stream: JetStream
+) -> None:
+    """Two members of a queue share one durable; the first leaving by drain does not delete a consumer it found."""
+    stream.create_consumer("S", durable_name="shared", deliver_subject="deliver.shared", deliver_group="q")
+    with jetstream_sync.connect(nats_server.url) as other:
+        one, two = Collector(), Collector()
+        first = stream.subscribe("s.>", queue="q", durable="shared", cb=one)
+        second = other.jetstream().subscribe("s.>", queue="q", durable="shared", cb=two)
+        other.flush()  # what is published over another connection must find both subscribed
+        fill(stream, 200)
+        eventually(lambda: len(one.messages) + len(two.messages) == 200)
+        assert one.messages
+        assert two.messages
+        assert sorted(int(m.data) for m in one.messages + two.messages) == list(range(200))
+        first.drain()
+        assert consumers(stream) == ["shared"]
+        fill(stream, 20, first=200)
+        eventually(lambda: len(one.messages) + len(two.messages) == 220)
+        assert {int(m.data) for m in two.messages} >= set(range(200, 220))
+        second.unsubscribe()
+    assert consumers(stream) == ["shared"]
+
+
+def test_queue_member_that_created_the_durable_deletes_it_on_drain(stream: JetStream) -> None:
+    """ADR-15's note: the member that created the consumer takes it away, though others use it."""
+    first = stream.subscribe("s.>", queue="q")
+    second = stream.subscribe("s.>", queue="q")
+    second.drain()
+    assert consumers(stream) == ["q"]
+    first.drain()
+    assert consumers(stream) == []
+
+
+# --- ending -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("durable", [None, "d"])
+def test_unsubscribe_deletes_the_consumer_it_created(stream: JetStream, durable: str | None) -> None:
+    """unsubscribe() deletes what the subscription created, durable or not. A second call does nothing."""
+    sub = stream.subscribe("s.>", durable=durable)
+    assert len(consumers(stream)) == 1
+    sub.unsubscribe()
+    assert consumers(stream) == []
+    sub.unsubscribe()
+
+
+def test_unsubscribe_raises_when_the_deletion_fails(stream: JetStream) -> None:
+    """A deletion that fails is raised; the subscription itself has ended."""
+    sub = stream.subscribe("s.>", durable="d")
+    stream.delete_consumer("S", "d")
+    with pytest.raises(ConsumerNotFoundError):
+        sub.unsubscribe()
+    with pytest.raises(SubscriptionClosedError):
+        sub.next_msg(0.1)
+
+
+def test_unsubscribe_has_no_limit(stream: JetStream) -> None:
+    """A limit would count statuses: it is refused."""
+    with stream.subscribe("s.>") as sub:
+        with pytest.raises(ValueError, match="limit"):
+            sub.unsubscribe(5)
+
+
+def test_drain_handles_what_has_arrived_then_deletes(stream: JetStream) -> None:
+    """drain() with a callback blocks until everything received is handled and acked, then the consumer is gone."""
+    fill(stream, 30)
+    handled: list[int] = []
+    started = threading.Event()
+
+    def handle(message: JetStreamMessage) -> None:
+        started.set()
+        handled.append(int(message.data))
+        threading.Event().wait(0.005)
+
+    sub = stream.subscribe("s.>", cb=handle)
+    assert started.wait(5)
+    eventually(lambda: sub.pending_msgs + len(handled) >= 29)
+    sub.drain()
+    assert handled == list(range(30))
+    assert consumers(stream) == []
+
+
+def test_drain_without_callback_deletes_when_all_was_taken(stream: JetStream) -> None:
+    """What has arrived can be taken and acknowledged after drain(); the consumer goes when there is no more."""
+    fill(stream, 5)
+    sub = stream.subscribe("s.>", durable="d")
+    eventually(lambda: sub.pending_msgs == 5)
+    sub.drain()
+    assert consumers(stream) == ["d"]
+    for message in sub:
+        message.ack_sync()
+    assert sub.delivered == 5
+    assert consumers(stream) == []
+
+
+def test_drain_without_callback_and_messages_deletes_at_once(stream: JetStream) -> None:
+    """Nothing is left to be taken: drain() itself deletes the consumer."""
+    sub = stream.subscribe("s.>")
+    sub.drain()
+    assert consumers(stream) == []
+
+
+def test_drain_reports_a_deletion_that_fails(
+    reported: tuple[Connection, list[Exception]], stream: JetStream
+) -> None:
+    """After a drain the failure to delete goes to the error callback, not to the caller."""
+    nc, errors = reported
+    sub = nc.jetstream().subscribe("s.>", durable="d", cb=print)
+    stream.delete_consumer("S", "d")
+    sub.drain()
+    eventually(lambda: errors)
+    assert [type(error) for error in errors] == [ConsumerNotFoundError]
+
+
+def test_drain_from_the_callback_finishes_what_is_buffered(stream: JetStream) -> None:
+    """drain() in the callback returns, the rest is handled after it, and then the consumer is deleted."""
+    fill(stream, 10)
+    handled: list[int] = []
+    subs: list[PushSubscription] = []
+    ready = threading.Event()
+
+    def handle(message: JetStreamMessage) -> None:
+        ready.wait(5)
+        if not handled:
+            eventually(lambda: subs[0].pending_msgs == 9)
+            subs[0].drain()
+        handled.append(int(message.data))
+
+    subs.append(stream.subscribe("s.>", cb=handle))
+    ready.set()
+    eventually(lambda: consumers(stream) == [])
+    assert handled == list(range(10))
+
+
+def test_unsubscribe_from_the_callback_ends_it(stream: JetStream) -> None:
+    """unsubscribe() in the callback works: no further message is handled, and the consumer is deleted."""
+    fill(stream, 10)
+    handled: list[int] = []
+    subs: list[PushSubscription] = []
+    ready = threading.Event()
+
+    def handle(message: JetStreamMessage) -> None:
+        ready.wait(5)
+        handled.append(int(message.data))
+        subs[0].unsubscribe()
+
+    subs.append(stream.subscribe("s.>", cb=handle))
+    ready.set()
+    eventually(lambda: consumers(stream) == [])
+    assert handled == [0]
+
+
+def test_leaving_the_block_unsubscribes(stream: JetStream) -> None:
+    """`with` deletes what was created, also when an exception is on its way, which it does not replace."""
+    with pytest.raises(RuntimeError, match="mine"):
+        with stream.subscribe("s.>", durable="d") as sub:
+            stream.delete_consumer("S", sub.consumer_name)
+            raise RuntimeError("mine")
+    with stream.subscribe("s.>"):
+        pass
+    assert consumers(stream) == []
+
+
+@pytest.mark.parametrize("how", ["close", "drain"])
+def test_end_of_the_connection_deletes_nothing(nats_server: LocalServer, stream: JetStream, how: str) -> None:
+    """The end of the connection ends the subscription, a drain with all received handled; nothing is deleted."""
+    fill(stream, 20)
+    nc = jetstream_sync.connect(nats_server.url)
+    handled = Collector()
+    sub = nc.jetstream().subscribe("s.>", durable="d", cb=handled, idle_heartbeat=5.0)
+    eventually(lambda: sub.delivered + sub.pending_msgs >= 20)
+    under_watchdog(nc.drain if how == "drain" else nc.close)
+    if how == "drain":
+        assert handled.wait(20) == list(range(20))
+    assert consumers(stream) == ["d"]
+    with pytest.raises(ConnectionClosedError):
+        sub.unsubscribe()
+
+
+def test_iteration_ends_with_the_connection(nats_server: LocalServer, stream: JetStream) -> None:
+    """A loop over a push subscription ends when the user closes the connection."""
+    nc = jetstream_sync.connect(nats_server.url)
+    sub = nc.jetstream().subscribe("s.>")
+    loop = InThread(lambda: list(sub))
+    nc.close()
+    assert loop.result() == []
+
+
+def test_denied_deliver_subject_is_an_error_and_leaves_no_consumer() -> None:
+    """A subscription that the server denies fails the call, and the consumer created for it is deleted."""
+    config = """
+        accounts: { A: { jetstream: enabled, users: [
+            { user: admin, password: x },
+            { user: app, password: x, permissions: { subscribe: { deny: ["deliver.>"] } } } ] } }
+    """
+    with LocalServer(config=config) as server:
+        with jetstream_sync.connect(server.url, user="admin", password="x") as admin:
+            admin.jetstream().create_stream(name="S", subjects=["s.>"])
+            with jetstream_sync.connect(server.url, user="app", password="x", error_cb=lambda error: None) as nc:
+                with pytest.raises(PermissionsError, match=r"deliver\.x"):
+                    nc.jetstream().subscribe("s.>", config={"deliver_subject": "deliver.x"})
+            assert consumers(admin.jetstream()) == []
+
+
+# --- ordered ------------------------------------------------------------------------------------------
+
+
+def test_ordered_has_what_adr_17_prescribes(stream: JetStream) -> None:
+    """An ordered subscription's consumer: no acks, one delivery, in memory, flow control, heartbeat of 5 s."""
+    with stream.subscribe("s.>", ordered_consumer=True) as sub:
+        config = sub.consumer_info().config
+        assert (config.ack_policy, config.max_deliver, config.mem_storage, config.num_replicas) == (
+            "none",
+            1,
+            True,
+            1,
+        )
+        assert (config.flow_control, config.idle_heartbeat, config.ack_wait) == (True, 5.0, 22 * 3600.0)
+        assert config.durable_name is None
+    assert consumers(stream) == []
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ({}, [0, 1, 2, 3, 4, 5]),
+        ({"config": {"deliver_policy": "by_start_sequence", "opt_start_seq": 3}}, [2, 3, 4, 5]),
+        ({"config": ConsumerConfig(deliver_policy="last")}, [4, 5]),
+        ({"deliver_policy": "new", "idle_heartbeat": 1.0}, [5]),
+        ({"config": {"max_deliver": 1, "ack_policy": "none", "flow_control": True}}, [0, 1, 2, 3, 4, 5]),
+    ],
+)
+def test_ordered_begins_where_it_is_told(stream: JetStream, options: dict[str, Any], expected: list[int]) -> None:
+    """The deliver policy is the user's; a ConsumerConfig's default ack policy is no objection."""
+    fill(stream, 5)
+    with stream.subscribe("s.>", ordered_consumer=True, **options) as sub:
+        stream.publish("s.x", b"5")
+        assert take(sub, len(expected)) == expected
+
+
+def test_ordered_mends_a_deleted_consumer(stream: JetStream) -> None:
+    """A consumer that is deleted is replaced when its heartbeats are missed: nothing is lost or doubled."""
+    stream.publish("s.other", b"-")  # so that stream and consumer sequences differ
+    fill(stream, 50)
+    with stream.subscribe("s.x", ordered_consumer=True, idle_heartbeat=0.2) as sub:
+        assert take(sub, 20) == list(range(20))
+        first = sub.consumer_name
+        stream.delete_consumer("S", first)
+        fill(stream, 50, first=50)
+        assert take(sub, 80) == list(range(20, 100))
+        assert sub.consumer_name != first
+        assert consumers(stream) == [sub.consumer_name]
+
+
+def test_ordered_of_new_messages_misses_none_while_it_is_replaced(stream: JetStream) -> None:
+    """A consumer of new messages that is lost before its first one is replaced from where it began."""
+    fill(stream, 3)
+    with stream.subscribe("s.x", ordered_consumer=True, deliver_policy="new", idle_heartbeat=0.2) as sub:
+        stream.delete_consumer("S", sub.consumer_name)
+        fill(stream, 3, first=3)
+        assert take(sub, 3) == [3, 4, 5]
+
+
+def test_ordered_ends_when_the_stream_is_gone(stream: JetStream) -> None:
+    """Without its stream an ordered subscription cannot be mended: it ends with that error."""
+    sub = stream.subscribe("s.x", ordered_consumer=True, idle_heartbeat=0.2)
+    stream.delete_stream("S")
+    error = InThread(sub.next_msg, 10.0).error(10.0)
+    assert isinstance(error, jetstream_sync.StreamNotFoundError)
+
+
+def test_ordered_with_dropped_messages_gets_them_again(stream: JetStream) -> None:
+    """What does not fit the buffer is dropped, and for an ordered subscription read again: all come, in order."""
+    fill(stream, 300)
+    seen: list[int] = []
+    slow = threading.Event()
+
+    def handle(message: JetStreamMessage) -> None:
+        if len(seen) < 3:
+            slow.wait(0.05)
+        seen.append(int(message.data))
+
+    sub = stream.subscribe("s.x", ordered_consumer=True, cb=handle, pending_msgs_limit=64, idle_heartbeat=0.2)
+    eventually(lambda: len(seen) == 300, 20.0)
+    assert seen == list(range(300))
+    assert sub.dropped > 0
+    sub.unsubscribe()
