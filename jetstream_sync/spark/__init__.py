@@ -1,0 +1,23 @@
+"""JetStream as a source and a sink of Spark. Needs the extra `spark`: pyspark 4.0 or later, and pyarrow.
+
+What needs pyspark is imported when it is asked for: the modules below that are pure stay usable without it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from .shared import connection
+
+if TYPE_CHECKING:
+    from .source import JetStreamDataSource, register
+
+__all__ = ["JetStreamDataSource", "connection", "register"]
+
+
+def __getattr__(name: str) -> Any:
+    if name in ("JetStreamDataSource", "register"):
+        from . import source  # an optional extra
+
+        return getattr(source, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

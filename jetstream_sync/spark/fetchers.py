@@ -1,0 +1,274 @@
+"""Two ways to read a stream from a sequence on: a pull consumer, and Direct Get where consumers are refused.
+
+A fetcher belongs to one task and one thread. `fetch()` yields what is there at the moment and ends; whether that
+was all is for the caller to ask the stream's leader.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Iterator
+from datetime import datetime, timezone
+from itertools import islice
+from typing import Any, Protocol
+
+from ..api.config import AckPolicy, DeliverPolicy, RetentionPolicy
+from ..api.info import StreamInfo
+from ..consumers.consumer import Consumer
+from ..errors import ConnectionLostError, MessageNotFoundError, NatsError, api_error
+from ..jetstream import JetStream
+from ..net.connection import Connection
+from ..protocol.headers import header_value, status_of
+from ..protocol.parser import RawMessage
+from ..protocol.subjects import subject_matches
+from .chunk import Chunk, chunk_of
+
+# Rows of one Arrow batch: large enough to amortise what a batch costs, small enough to keep Spark busy.
+CHUNK_ROWS = 10_000
+CHUNK_BYTES = 8 * 1024 * 1024
+# One pull: at most this much is on its way or in the mailbox while Spark takes its time.
+PULL_MESSAGES = 50_000
+PULL_BYTES = 16 * 1024 * 1024
+# Messages are looked at in runs of this many.
+RUN = 1000
+# A task that dies leaves its consumer behind; the server removes it after this many seconds without pulls.
+INACTIVE_THRESHOLD = 60.0
+# Before 2.11 Direct Get answers with one message only.
+DIRECT_BATCH_SINCE = (2, 11)
+DIRECT_BATCH = 1000
+DIRECT_BATCH_BYTES = 4 * 1024 * 1024
+DIRECT_TIMEOUT = 5.0
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
+
+_DIRECT_HEADERS = frozenset(
+    (
+        b"nats-stream",
+        b"nats-subject",
+        b"nats-sequence",
+        b"nats-time-stamp",
+        b"nats-num-pending",
+        b"nats-last-sequence",
+    )
+)
+
+
+class Fetcher(Protocol):
+    """Reads a stream from a sequence on."""
+
+    def fetch(self, start: int, count: int) -> Iterator[Chunk]:
+        """Messages from `start` on, at most `count`, as far as they are there now."""
+
+    def widen(self) -> None:
+        """The last fetch gave nothing though there is something: ask for one message, however large."""
+
+    def reset(self) -> None:
+        """Something broke: begin anew at the next fetch."""
+
+    def close(self) -> None:
+        """Leave nothing behind on the server."""
+
+
+def fetcher_for(js: JetStream, info: StreamInfo, subjects: tuple[str, ...]) -> Fetcher:
+    """Interest and work-queue streams refuse consumers without acks: they are read by Direct Get."""
+    if info.config.retention in (None, RetentionPolicy.LIMITS):
+        return PullFetcher(js, info.config.name, subjects)
+    return DirectFetcher(js, info, subjects)
+
+
+class PullFetcher:
+    """An ephemeral pull consumer without acks, in memory, deleted by close()."""
+
+    def __init__(self, js: JetStream, stream: str, subjects: tuple[str, ...]) -> None:
+        self._js = js
+        self._stream = stream
+        self._subjects = subjects
+        self._consumer: Consumer | None = None
+        self._position = 0
+        self._delivered = 0  # the consumer sequence of the last message
+        self._bounded = True
+
+    def fetch(self, start: int, count: int) -> Iterator[Chunk]:
+        if self._consumer is None or self._position != start:
+            self.close()
+            self._consumer = self._create(start)
+            self._position = start
+            self._delivered = 0
+        if self._bounded:
+            pull = self._consumer.fetch_nowait(min(count, PULL_MESSAGES), max_bytes=PULL_BYTES)
+        else:
+            pull = self._consumer.fetch_nowait(1)
+            self._bounded = True
+        with pull:
+            messages = (message._raw for message in pull)
+            for run in _runs(messages):
+                chunk = chunk_of(run, self._delivered + 1)
+                if chunk is None:
+                    # Sent to a pull that had been given up: nobody has it, and this consumer is past it.
+                    raise ConnectionLostError("the consumer has skipped a message: it is made anew")
+                self._delivered += len(run)
+                self._position = chunk.sequences[-1] + 1
+                yield chunk
+
+    def widen(self) -> None:
+        self._bounded = False
+        self.reset()
+
+    def reset(self) -> None:
+        self._position = 0
+
+    def close(self) -> None:
+        consumer, self._consumer = self._consumer, None
+        if consumer is not None:
+            try:
+                consumer.delete()
+            except NatsError:
+                pass  # gone already, or not to be reached: the server removes it in time
+
+    def _create(self, start: int) -> Consumer:
+        filters: dict[str, Any] = {}
+        if len(self._subjects) == 1:
+            filters["filter_subject"] = self._subjects[0]
+        elif self._subjects:
+            filters["filter_subjects"] = list(self._subjects)
+        return self._js.create_consumer(
+            self._stream,
+            ack_policy=AckPolicy.NONE,
+            deliver_policy=DeliverPolicy.BY_START_SEQUENCE,
+            opt_start_seq=max(1, start),
+            mem_storage=True,
+            num_replicas=1,
+            inactive_threshold=INACTIVE_THRESHOLD,
+            **filters,
+        )
+
+
+def _runs(messages: Iterator[RawMessage]) -> Iterator[list[RawMessage]]:
+    """Lists of about CHUNK_ROWS messages, or less where they are large."""
+    rows: list[RawMessage] = []
+    size = 0
+    while run := list(islice(messages, RUN)):
+        rows += run
+        size += sum([len(raw[3]) for raw in run])
+        if len(rows) >= CHUNK_ROWS or size >= CHUNK_BYTES:
+            yield rows
+            rows, size = [], 0
+    if rows:
+        yield rows
+
+
+class DirectFetcher:
+    """Direct Get in batches (server 2.11 and later), else one message after another from the leader."""
+
+    def __init__(self, js: JetStream, info: StreamInfo, subjects: tuple[str, ...]) -> None:
+        self._js = js
+        self._nc: Connection = js._client.nc
+        self._stream = info.config.name
+        self._subjects = subjects
+        self._next_by_subject = subjects[0] if len(subjects) == 1 else ">"
+        self._batched = bool(info.config.allow_direct) and _version(self._nc) >= DIRECT_BATCH_SINCE
+
+    def fetch(self, start: int, count: int) -> Iterator[Chunk]:
+        rows = self._batch(start, count) if self._batched else self._one_by_one(start, count)
+        while run := list(islice(rows, DIRECT_BATCH)):
+            wanted = [row for row in run if self._matches(row[0])]
+            if wanted:
+                yield Chunk(*(list(column) for column in zip(*wanted, strict=True)))
+
+    def widen(self) -> None:
+        """Nothing to widen: a Direct Get always answers with one message at least."""
+
+    def reset(self) -> None:
+        """Nothing is kept between two fetches."""
+
+    def close(self) -> None:
+        """Nothing is left on the server."""
+
+    def _matches(self, subject: bytes) -> bool:
+        if len(self._subjects) < 2:
+            return True
+        text = subject.decode("utf-8", "surrogateescape")
+        return any(subject_matches(pattern, text) for pattern in self._subjects)
+
+    def _batch(self, start: int, count: int) -> Iterator[_Row]:
+        position = start
+        inbox = self._nc.new_inbox()
+        with self._nc.subscribe(inbox, pending_msgs_limit=0, pending_bytes_limit=0) as answers:
+            while position < start + count:
+                body = {
+                    "seq": max(1, position),
+                    "next_by_subj": self._next_by_subject,
+                    "batch": min(DIRECT_BATCH, start + count - position),
+                    "max_bytes": DIRECT_BATCH_BYTES,
+                }
+                subject = self._js._client.subject("DIRECT", "GET", self._stream)
+                self._nc.publish(subject, json.dumps(body).encode(), reply=inbox)
+                received = 0
+                while (row := _direct_row(answers.next_msg(DIRECT_TIMEOUT)._raw)) is not None:
+                    received += 1
+                    position = row[1] + 1
+                    yield row
+                if not received:
+                    return
+
+    def _one_by_one(self, start: int, count: int) -> Iterator[_Row]:
+        position = start
+        while position < start + count:
+            body = {"seq": max(1, position), "next_by_subj": self._next_by_subject}
+            try:
+                answer = self._js._client.request("STREAM", "MSG", "GET", self._stream, body=body)
+            except MessageNotFoundError:
+                return
+            row = _stored_row(answer["message"])
+            position = row[1] + 1
+            yield row
+
+
+# Subject, sequence, nanoseconds, header block, payload: as the columns of a Chunk.
+_Row = tuple[bytes, int, int, bytes | None, bytes]
+
+
+def _direct_row(raw: RawMessage) -> _Row | None:
+    """A message of a Direct Get's answer; None for the status that ends it."""
+    block = raw[2] or b""
+    subject, sequence = header_value(block, b"Nats-Subject"), header_value(block, b"Nats-Sequence")
+    if subject is None or sequence is None:
+        status = status_of(block)
+        if status is not None and status.code in (204, 404):  # end of the batch, no message found
+            return None
+        if status is not None and status.code == 503:
+            raise ConnectionLostError("no server answers Direct Get at the moment")
+        raise api_error(0 if status is None else status.code, 0, "Direct Get was refused")
+    stored = header_value(block, b"Nats-Time-Stamp") or b"1970-01-01T00:00:00Z"
+    return subject, int(sequence), nanoseconds_of(stored.decode()), _without_direct_headers(block), raw[3]
+
+
+def _without_direct_headers(block: bytes) -> bytes | None:
+    """The message's own headers: Direct Get puts its own behind them."""
+    lines = block.rstrip(b"\r\n").split(b"\r\n")
+    while len(lines) > 1 and lines[-1].partition(b":")[0].strip().lower() in _DIRECT_HEADERS:
+        lines.pop()
+    return b"\r\n".join(lines) + b"\r\n\r\n" if len(lines) > 1 else None
+
+
+def _stored_row(message: dict[str, Any]) -> _Row:
+    block = base64.b64decode(message["hdrs"]) if message.get("hdrs") else None
+    payload = base64.b64decode(message.get("data") or "")
+    return message["subject"].encode(), int(message["seq"]), nanoseconds_of(message["time"]), block, payload
+
+
+def nanoseconds_of(timestamp: str) -> int:
+    """Nanoseconds since 1970 of the server's RFC 3339 timestamps, which are in UTC."""
+    moment, _, fraction = timestamp.rstrip("Zz").partition(".")
+    seconds = _seconds_since_1970(moment)
+    return seconds * 1_000_000_000 + int(fraction.ljust(9, "0")[:9])
+
+
+def _seconds_since_1970(moment: str) -> int:
+    return int((datetime.fromisoformat(moment).replace(tzinfo=timezone.utc) - _EPOCH).total_seconds())
+
+
+def _version(nc: Connection) -> tuple[int, ...]:
+    numbers = str(nc.server_info.get("version", "")).split("-")[0].split(".")[:2]
+    return tuple(int(number) for number in numbers if number.isdigit())

@@ -1,0 +1,131 @@
+"""From rows of a DataFrame to messages: subject, payload, headers, id. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import islice
+from typing import Any, NamedTuple
+
+from ..api.publish import MSG_ID, publish_block
+from ..protocol.headers import VERSION_LINE, encode_headers
+from ..protocol.subjects import publish_subject
+
+COLUMNS = ("subject", "data", "headers", "msg_id", "ttl")
+
+# Headers by which a stream judges a publish. They were for the publish that stored them: in rows that were read
+# from a stream they must not be repeated.
+_NOT_REPEATED = ("nats-msg-id", "nats-expected-", "nats-batch-")
+
+ROWS_AT_ONCE = 1000
+CACHED_NAMES = 1000
+
+
+class Outgoing(NamedTuple):
+    """One message. The header block lacks its closing blank line, and the message's id."""
+
+    subject: bytes
+    payload: bytes
+    block: bytes
+    msg_id: str | None
+
+
+class Columns(NamedTuple):
+    """Rows by column; None where there is no such column."""
+
+    data: list[Any]
+    subject: list[str | None] | None = None
+    headers: list[Any] | None = None
+    msg_id: list[str | None] | None = None
+    ttl: list[Any] | None = None
+
+
+def columns_of_rows(rows: Iterable[Any], names: frozenset[str]) -> Iterator[Columns]:
+    """For a Spark that hands rows over one by one."""
+    source = iter(rows)
+    while run := list(islice(source, ROWS_AT_ONCE)):
+        yield Columns(**{name: [row[name] for row in run] for name in COLUMNS if name in names})
+
+
+class RowEncoder:
+    """Makes messages of rows. One thread."""
+
+    def __init__(self, subject: str | None, stream: str | None) -> None:
+        self._subject = None if subject is None else publish_subject(subject)
+        block, _ = publish_block(expected_stream=stream)
+        self._start = VERSION_LINE if block is None else block[:-2]
+        self._names: dict[str, bytes] = {}  # names that are valid, as a line begins with them
+
+    def encode(self, columns: Columns) -> Iterator[Outgoing]:
+        """Raises ValueError for a row that cannot be a message, naming the column."""
+        count = len(columns.data)
+        subjects = self._subjects(columns.subject, count)
+        ids = columns.msg_id or [None] * count
+        blocks = self._blocks(columns.headers, columns.ttl, count)
+        for subject, data, block, msg_id in zip(subjects, columns.data, blocks, ids, strict=True):
+            if type(data) is not bytes:
+                data = _payload(data)
+            if msg_id == "":
+                raise ValueError("column 'msg_id' is empty: use NULL for a generated id")
+            yield Outgoing(subject, data, block, msg_id)
+
+    def _subjects(self, column: list[str | None] | None, count: int) -> Iterable[bytes]:
+        if self._subject is not None:
+            return [self._subject] * count
+        if column is None or None in column:
+            raise ValueError("column 'subject' is NULL: give every row a subject, or the option 'subject'")
+        return map(publish_subject, column)  # type: ignore[arg-type]  # None was excluded
+
+    def _blocks(self, headers: list[Any] | None, ttls: list[Any] | None, count: int) -> Iterable[bytes]:
+        if headers is None and ttls is None:
+            return [self._start] * count
+        return [
+            self._block(pairs, ttl)
+            for pairs, ttl in zip(headers or [None] * count, ttls or [None] * count, strict=True)
+        ]
+
+    def _block(self, pairs: Any, ttl: Any) -> bytes:
+        block = self._start
+        for name, values in pairs.items() if isinstance(pairs, Mapping) else pairs or ():
+            start = self._names.get(name)
+            for value in (values,) if isinstance(values, str) else values or ():
+                if start is not None and value is not None and value.isprintable() and value.strip() == value:
+                    block += start + value.encode() + b"\r\n"
+                else:
+                    block += self._line(name, value)
+                    self._learn(name)
+        if ttl is not None:
+            text, _ = publish_block(ttl=_ttl(ttl))
+            assert text is not None
+            block += text[len(VERSION_LINE) : -2]
+        return block
+
+    def _learn(self, name: str) -> None:
+        """A line of this name was encoded, so the name is valid: the next one needs only its value checked."""
+        if len(self._names) < CACHED_NAMES and not name.lower().startswith(_NOT_REPEATED):
+            self._names[name] = f"{name}: ".encode()
+
+    def _line(self, name: str, value: str) -> bytes:
+        if value is None:
+            raise ValueError(f"header {name!r} has a value that is NULL")
+        if name.lower().startswith(_NOT_REPEATED):
+            return b""
+        return encode_headers([(name, value)])[len(VERSION_LINE) : -2]
+
+
+def with_id(block: bytes, msg_id: str) -> bytes:
+    """The complete header block of a message with an id. Raises BadHeaderError."""
+    if msg_id.isascii() and msg_id.isalnum():
+        return b"%bNats-Msg-Id: %b\r\n\r\n" % (block, msg_id.encode())
+    return block + encode_headers([(MSG_ID, msg_id)])[len(VERSION_LINE) :]
+
+
+def _payload(data: Any) -> bytes:
+    if data is None:
+        raise ValueError("column 'data' is NULL: a message has a payload, if an empty one")
+    return data.encode() if isinstance(data, str) else bytes(data)
+
+
+def _ttl(value: Any) -> Any:
+    if isinstance(value, str) and value.strip().isdigit():
+        return int(value)
+    return value

@@ -1,0 +1,213 @@
+"""Reading a range of sequences completely: through lagging replicas, lost connections and restarted servers."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Iterator
+
+from ..api.info import StreamInfo
+from ..api.kinds import TIMESTAMP
+from ..errors import (
+    ConnectionLostError,
+    ConsumerDeletedError,
+    ConsumerNotFoundError,
+    DataLossError,
+    JetStreamNotEnabledError,
+    JetStreamUnavailableError,
+    MessageNotFoundError,
+    MissedHeartbeatError,
+    NatsError,
+    PullError,
+    TimeoutError,
+)
+from ..jetstream import JetStream
+from .chunk import Chunk
+from .fetchers import Fetcher, fetcher_for
+from .options import ReadOptions
+from .ranges import SequenceRange, first_hole
+from .shared import jetstream_of, open_patiently
+
+log = logging.getLogger("jetstream_sync.spark")
+
+# A task gives up when it has come no further for this long; Spark then runs it again elsewhere.
+NO_PROGRESS_SECONDS = 60.0
+PAUSES = (0.05, 0.1, 0.25, 0.5, 1.0)
+
+# What passes by itself: a reconnect, an election, a server that restarts and has forgotten the consumer.
+PASSING = (
+    ConnectionLostError,
+    ConsumerDeletedError,
+    ConsumerNotFoundError,
+    JetStreamNotEnabledError,
+    JetStreamUnavailableError,
+    MissedHeartbeatError,
+    PullError,
+    TimeoutError,
+)
+
+
+class StreamView:
+    """What planning and reading ask about one stream. One thread at a time."""
+
+    def __init__(self, js: JetStream, options: ReadOptions) -> None:
+        self._js = js
+        self._options = options
+
+    def info(self) -> StreamInfo:
+        return self._js._streams.info(self._options.stream)
+
+    def next_stored(self, seq: int, subjects: tuple[str, ...] = ()) -> int | None:
+        """The first sequence from `seq` on that the stream's leader has; None when there is none."""
+        found = [self._next_of(seq, subject) for subject in subjects or (">",)]
+        return min((each for each in found if each is not None), default=None)
+
+    def _next_of(self, seq: int, subject: str) -> int | None:
+        try:
+            # Never Direct Get: any replica answers that, and a replica may lag.
+            message = self._js._streams.get_message(
+                self._options.stream, direct=False, seq=max(1, seq), last_by_subject=None, next_by_subject=subject
+            )
+        except MessageNotFoundError:
+            return None
+        return message.seq
+
+    def stored_at(self, seq: int) -> float | None:
+        """When the first message from `seq` on was stored, in seconds since 1970; None when there is none."""
+        try:
+            message = self._js._streams.get_message(
+                self._options.stream, direct=False, seq=max(1, seq), last_by_subject=None, next_by_subject=">"
+            )
+        except MessageNotFoundError:
+            return None
+        return None if message.time is None else message.time.timestamp()
+
+
+def created_of(info: StreamInfo) -> str:
+    """The stream's time of creation as text: another stream of the same name has another."""
+    return "" if info.created is None else str(TIMESTAMP.encode(info.created))
+
+
+def first_sequence(info: StreamInfo) -> int:
+    """The first sequence the stream holds, or will hold when it is empty."""
+    state = info.state
+    return state.last_seq + 1 if not state.messages else max(1, state.first_seq)
+
+
+def report_loss(options: ReadOptions, what: str) -> None:
+    """Raise, or log and go on, as failOnDataLoss says."""
+    if options.fail_on_data_loss:
+        raise DataLossError(
+            f"data loss in stream {options.stream!r}: {what}. Set failOnDataLoss=false to go on without it"
+        )
+    log.warning("data loss in stream %r: %s; going on (failOnDataLoss=false)", options.stream, what)
+
+
+def read_range(options: ReadOptions, wanted: SequenceRange, created: str) -> Iterator[Chunk]:
+    """Every message of `wanted` that the stream holds, once, in order. Opens a connection and closes it.
+
+    Raises DataLossError for lost data (failOnDataLoss), and what keeps it from reading for a minute.
+    """
+    nc = open_patiently(options, f"spark read {options.stream} {wanted}")
+    try:
+        reader = RangeReader(jetstream_of(nc, options), options, wanted, created)
+        try:
+            yield from reader.chunks()
+        finally:
+            reader.close()
+    finally:
+        nc.close()
+
+
+class RangeReader:
+    """Reads one range. One thread."""
+
+    def __init__(self, js: JetStream, options: ReadOptions, wanted: SequenceRange, created: str) -> None:
+        self._js = js
+        self._options = options
+        self._view = StreamView(js, options)
+        self._end = wanted.end
+        self._position = wanted.start
+        self._created = created
+        self._fetcher: Fetcher | None = None
+        self._failures = 0
+        self._gives_up = time.monotonic() + NO_PROGRESS_SECONDS
+
+    def close(self) -> None:
+        if self._fetcher is not None:
+            self._fetcher.close()
+
+    def chunks(self) -> Iterator[Chunk]:
+        while self._position < self._end:
+            try:
+                yield from self._pass()
+            except PASSING as error:
+                self._recover(error)
+
+    def _pass(self) -> Iterator[Chunk]:
+        """Read what is there, then ask the leader whether that was all."""
+        if self._fetcher is None:
+            info = self._check_loss(self._position, self._end)
+            self._fetcher = fetcher_for(self._js, info, self._options.subjects)
+        before = self._position
+        for chunk in self._fetcher.fetch(before, self._end - before):
+            complete = chunk.cut(self._end)
+            if len(chunk):
+                hole = first_hole(self._position, chunk.sequences)
+                if hole is not None:
+                    self._check_loss(hole, chunk.sequences[-1])
+                self._position = chunk.sequences[-1] + 1
+                yield chunk
+            if complete:
+                self._finish()
+                return
+            self._progress()
+        # "Nothing pending" is the word of a replica that may lag; the leader knows.
+        following = None
+        if self._position < self._end:
+            following = self._view.next_stored(self._position, self._options.subjects)
+        if following is None or following >= self._end:
+            self._finish()
+        elif self._position == before:
+            self._fetcher.widen()
+            self._pause(f"sequence {following} of stream {self._options.stream!r} is not delivered")
+
+    def _finish(self) -> None:
+        if self._position < self._end:
+            self._check_loss(self._position, self._end)
+        self._position = self._end
+
+    def _check_loss(self, hole: int, end: int) -> StreamInfo:
+        """A hole below the stream's first sequence was not there to begin with: retention or a purge made it."""
+        info = self._view.info()
+        if self._created != created_of(info):
+            report_loss(self._options, f"it was created anew, sequences {SequenceRange(hole, end)} are gone")
+            self._created = created_of(info)
+        first = first_sequence(info)
+        if first > hole:
+            lost = SequenceRange(hole, min(first, end))
+            report_loss(self._options, f"sequences {lost} were removed before they were read")
+        return info
+
+    # --- trouble ------------------------------------------------------------------------------------
+
+    def _progress(self) -> None:
+        self._failures = 0
+        self._gives_up = time.monotonic() + NO_PROGRESS_SECONDS
+
+    def _recover(self, error: NatsError) -> None:
+        if time.monotonic() >= self._gives_up:
+            raise error
+        log.info("reading stream %r: %s; trying again", self._options.stream, error)
+        if self._fetcher is not None:
+            self._fetcher.reset()
+        self._wait()
+
+    def _pause(self, why: str) -> None:
+        if time.monotonic() >= self._gives_up:
+            raise TimeoutError(f"{why} for {NO_PROGRESS_SECONDS:.0f} s")
+        self._wait()
+
+    def _wait(self) -> None:
+        time.sleep(PAUSES[min(self._failures, len(PAUSES) - 1)])
+        self._failures += 1

@@ -1,0 +1,199 @@
+"""How a task stores its messages: pipelined publishes with ids, or atomic batches with markers."""
+
+from __future__ import annotations
+
+import json
+import logging
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from ..api.batch import PublishBatch
+from ..errors import (
+    APIError,
+    ConnectionLostError,
+    JetStreamError,
+    JetStreamUnavailableError,
+    MessageNotFoundError,
+    NoStreamResponseError,
+    TimeoutError,
+    WrongLastSequenceError,
+)
+from ..jetstream import JetStream
+from ..protocol.subjects import next_nuid
+from .bulk import BulkPublisher
+from .message_ids import ROWS_PER_CHUNK, Marker, TaskIdentity, rows_already_written
+from .options import WriteOptions
+from .outgoing import Outgoing, with_id
+
+log = logging.getLogger("jetstream_sync.spark")
+
+# Below this the stream may have forgotten a batch's ids before Spark has run the batch again.
+DUPLICATE_WINDOW = 120.0
+# "No responders" is what a publish gets while a server restarts or elects: ride it out, within publishTimeout.
+RETRY_WAIT = 0.25
+# A chunk's messages are in memory here and on the server until it is committed.
+CHUNK_BYTES = 16 * 1024 * 1024
+
+_PASSING = (ConnectionLostError, JetStreamUnavailableError, NoStreamResponseError, TimeoutError)
+# Atomic batch: incomplete (the leader changed in its middle), too many at once.
+_PASSING_BATCH_CODES = frozenset((10176, 10210))
+
+
+@dataclass
+class Written:
+    """What became of a partition's rows. `duplicates` were stored by an earlier run of it."""
+
+    rows: int = 0
+    duplicates: int = 0
+
+
+def stream_of(js: JetStream, options: WriteOptions) -> str | None:
+    """The stream that will be written to, if the options tell. Raises StreamNotFoundError."""
+    if options.stream is not None:
+        return options.stream
+    subject = options.marker_subject or options.subject
+    if subject is None:
+        return None
+    probe = f"{subject}.x.0" if options.marker_subject is not None else subject
+    return js.find_stream_name_by_subject(probe)
+
+
+def check_stream(js: JetStream, options: WriteOptions, stream: str) -> None:
+    """Raise for a stream that cannot do what is asked, warn of one that may forget ids too early."""
+    config = js._streams.info(stream).config
+    if options.exactly_once:
+        if not config.allow_atomic:
+            raise ValueError(f"option 'exactlyOnce' needs a stream with allow_atomic; {stream!r} does not have it")
+        return
+    window = config.duplicate_window or 0.0
+    if window < DUPLICATE_WINDOW:
+        log.warning(
+            "stream %r has a duplicate_window of %g s: a batch that Spark runs again later than that is stored "
+            "twice. Use a longer window, or exactlyOnce=true",
+            stream,
+            window,
+        )
+
+
+class IdempotentSink:
+    """Pipelined publishes. Every message has an id, so one that is sent again is stored once."""
+
+    def __init__(self, js: JetStream, options: WriteOptions, identity: TaskIdentity) -> None:
+        self._publisher = BulkPublisher(js._client.nc, options.publish_timeout, options.max_pending)
+        self._js = js
+        self._options = options
+        # The driver checks the stream at start, if the options name it; else one of the tasks when it knows it.
+        self._checks_late = options.stream is None and options.subject is None and identity.partition == 0
+        self._id_prefix = identity.id_prefix.encode()
+        self._rows = 0
+
+    def write(self, messages: Iterable[Outgoing]) -> None:
+        """Blocks while the window of unacknowledged messages is full."""
+        publish, prefix, number = self._publisher.publish, self._id_prefix, self._rows
+        for subject, payload, block, msg_id in messages:
+            if msg_id is None:
+                block = b"%bNats-Msg-Id: %b%d\r\n\r\n" % (block, prefix, number)
+            else:
+                block = with_id(block, msg_id)
+            number += 1
+            publish(subject, payload, block)
+        self._rows = number
+
+    def finish(self) -> Written:
+        """Wait for every acknowledgement. Raises what a publish failed with."""
+        self._publisher.finish()
+        self._publisher.close()
+        if self._checks_late and self._publisher.first_ack:
+            check_stream(self._js, self._options, json.loads(self._publisher.first_ack)["stream"])
+        return Written(self._rows, self._publisher.duplicates)
+
+
+class AtomicSink:
+    """Chunks as atomic batches. The last message of each is a marker, which the next chunk expects to find.
+
+    A task that runs again reads the marker and skips what is stored. Two attempts of one task may run at once (a
+    zombie, speculation): the stream takes a chunk of the first and refuses that of the second, as a whole.
+    """
+
+    def __init__(self, js: JetStream, options: WriteOptions, identity: TaskIdentity) -> None:
+        assert options.marker_subject is not None
+        self._js = js
+        self._timeout = options.publish_timeout
+        self._epoch = identity.epoch or 0
+        self._task = next_nuid()
+        self._marker_subject = identity.marker_subject(options.marker_subject)
+        self._stream = options.stream or js.find_stream_name_by_subject(self._marker_subject)
+        self._written = Written()
+        self._chunk: list[Outgoing] = []
+        self._chunk_bytes = 0
+        last, self._marker_seq = self._last_marker()
+        self._skip = rows_already_written(last, self._epoch)
+
+    def write(self, messages: Iterable[Outgoing]) -> None:
+        """Blocks for the acknowledgement of each chunk."""
+        for message in messages:
+            self._written.rows += 1
+            if self._skip is None or self._written.rows <= self._skip:
+                self._written.duplicates += 1
+                continue
+            self._chunk.append(message)
+            self._chunk_bytes += len(message.payload)
+            if len(self._chunk) >= ROWS_PER_CHUNK or self._chunk_bytes >= CHUNK_BYTES:
+                self._commit_chunk()
+
+    def finish(self) -> Written:
+        if self._chunk:
+            self._commit_chunk()
+        return self._written
+
+    def _commit_chunk(self) -> None:
+        marker = Marker(self._epoch, self._written.rows, self._task)
+        gives_up = time.monotonic() + self._timeout
+        while True:
+            try:
+                self._marker_seq = self._send(marker)
+                break
+            except APIError as error:
+                if isinstance(error, WrongLastSequenceError):
+                    self._marker_seq = self._own_marker(marker, error)
+                    break
+                if not _passes(error) or time.monotonic() >= gives_up:
+                    raise
+            except _PASSING:
+                if time.monotonic() >= gives_up:
+                    raise
+            # Stored or not, nobody knows. Sending again is safe: the stream refuses it if it was.
+            time.sleep(RETRY_WAIT)
+        self._chunk = []
+        self._chunk_bytes = 0
+
+    def _send(self, marker: Marker) -> int:
+        batch = PublishBatch(self._js._client.nc, self._js._client.timeout)
+        for subject, payload, block, msg_id in self._chunk:
+            batch._add(subject, payload, block if msg_id is None else with_id(block, msg_id)[:-2])
+        batch.add(self._marker_subject, marker.to_bytes(), expected_last_subject_seq=self._marker_seq)
+        return batch.commit().seq
+
+    def _own_marker(self, marker: Marker, refused: WrongLastSequenceError) -> int:
+        """The chunk was refused: because an earlier try of ours was stored after all, or by another attempt."""
+        last, seq = self._last_marker()
+        if last == marker:
+            return seq
+        raise JetStreamError(
+            f"another attempt of this task writes to {self._marker_subject!r}: this one stops "
+            f"({refused.description})"
+        )
+
+    def _last_marker(self) -> tuple[Marker | None, int]:
+        try:
+            message = self._js._streams.get_message(
+                self._stream, direct=False, seq=None, last_by_subject=self._marker_subject, next_by_subject=None
+            )
+        except MessageNotFoundError:
+            return None, 0
+        return Marker.from_bytes(message.data), message.seq
+
+
+def _passes(error: APIError) -> bool:
+    return isinstance(error, JetStreamUnavailableError) or error.err_code in _PASSING_BATCH_CODES

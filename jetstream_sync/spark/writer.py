@@ -1,0 +1,174 @@
+"""The writers: rows of a DataFrame into a stream, idempotently or exactly once.
+
+The driver makes a writer, Spark copies it to the tasks, each task writes its partition over a connection of its
+own, and the driver's copy is told of all of them. `commit` only reports: by then everything is stored. `abort`
+undoes nothing: what was stored stays, and the next try recognises it.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, Any
+
+from pyspark import TaskContext
+from pyspark.sql import datasource
+from pyspark.sql.datasource import DataSourceStreamWriter, DataSourceWriter, WriterCommitMessage
+from pyspark.sql.types import StructType
+
+from ..protocol.subjects import next_nuid
+from .message_ids import TaskIdentity
+from .options import WriteOptions
+from .outgoing import COLUMNS, Columns, RowEncoder, columns_of_rows
+from .shared import jetstream_of, open_connection, open_patiently
+from .sinks import AtomicSink, IdempotentSink, Written, check_stream, stream_of
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+log = logging.getLogger("jetstream_sync.spark")
+
+# Columns and the types they may have.
+_TYPES = {
+    "subject": ("string",),
+    "data": ("binary", "string"),
+    "headers": ("map<string,array<string>>", "map<string,string>"),
+    "msg_id": ("string",),
+    "ttl": ("int", "bigint", "string"),
+}
+
+
+class PartitionWritten(WriterCommitMessage):
+    """What a task tells the driver."""
+
+    def __init__(self, written: Written) -> None:
+        self.written = written
+
+
+class _TaskWriter:
+    """What the batch and the stream writer share: the part that runs in a task."""
+
+    def __init__(self, options: WriteOptions, names: frozenset[str]) -> None:
+        self._options = options
+        self._names = names
+
+    def _write_partition(self, identity: TaskIdentity, batches: Iterator[Columns]) -> PartitionWritten:
+        options = self._options
+        nc = open_patiently(options, f"spark write {identity.partition}")
+        try:
+            js = jetstream_of(nc, options, publish_async_max_pending=options.max_pending)
+            sink_class = AtomicSink if options.exactly_once else IdempotentSink
+            sink = sink_class(js, options, identity)
+            encoder = RowEncoder(options.subject, options.stream)
+            for columns in batches:
+                sink.write(encoder.encode(columns))
+            return PartitionWritten(sink.finish())
+        finally:
+            nc.close()
+
+    def _columns(self, iterator: Iterable[Any]) -> Iterator[Columns]:
+        if _takes_arrow(self):
+            return columns_of_arrow(iterator, self._names)
+        return columns_of_rows(iterator, self._names)
+
+
+def columns_of_arrow(batches: Iterable[pa.RecordBatch], names: frozenset[str]) -> Iterator[Columns]:
+    for batch in batches:
+        yield Columns(**{name: batch.column(name).to_pylist() for name in COLUMNS if name in names})
+
+
+# Rows come as Arrow record batches where Spark can: from 4.1 on in both kinds of writers.
+_BatchBase: type[DataSourceWriter] = getattr(datasource, "DataSourceArrowWriter", DataSourceWriter)
+_StreamBase: type[DataSourceStreamWriter] = getattr(
+    datasource, "DataSourceStreamArrowWriter", DataSourceStreamWriter
+)
+
+
+def _takes_arrow(writer: object) -> bool:
+    bases = (_BatchBase, _StreamBase)
+    return isinstance(writer, tuple(base for base in bases if "Arrow" in base.__name__))
+
+
+class JetStreamWriter(_TaskWriter, _BatchBase):
+    """Writes a DataFrame. A task that Spark runs again writes nothing twice."""
+
+    def __init__(self, options: WriteOptions, names: frozenset[str]) -> None:
+        super().__init__(options, names)
+        self._write_id = next_nuid()
+
+    def write(self, iterator: Iterator[Any]) -> WriterCommitMessage:
+        """Blocks until every message of the partition is acknowledged."""
+        partition = _task_context().partitionId()
+        return self._write_partition(TaskIdentity(self._write_id, None, partition), self._columns(iterator))
+
+    def commit(self, messages: list[WriterCommitMessage | None]) -> None:
+        _report("written", messages)
+
+    def abort(self, messages: list[WriterCommitMessage | None]) -> None:
+        _report("aborted; what was stored stays:", messages)
+
+
+class JetStreamStreamWriter(_TaskWriter, _StreamBase):
+    """Writes the micro-batches of a streaming query. One that Spark runs again is recognised by the stream."""
+
+    def write(self, iterator: Iterator[Any]) -> WriterCommitMessage:
+        """Blocks until every message of the partition is acknowledged."""
+        context = _task_context()
+        query = context.getLocalProperty("sql.streaming.queryId")
+        epoch = context.getLocalProperty("streaming.sql.batchId")
+        if query is None or epoch is None:
+            raise RuntimeError("Spark did not tell the query's id and batch: rows cannot be named")
+        return self._write_partition(
+            TaskIdentity(query, int(epoch), context.partitionId()), self._columns(iterator)
+        )
+
+    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
+        _report(f"batch {batchId}: written", messages)
+
+    def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
+        _report(f"batch {batchId}: aborted; what was stored stays:", messages)
+
+
+def batch_writer(options: WriteOptions, schema: StructType, overwrite: bool) -> DataSourceWriter:
+    names = _checked(options, schema, overwrite)
+    return JetStreamWriter(options, names)
+
+
+def stream_writer(options: WriteOptions, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
+    names = _checked(options, schema, overwrite)
+    return JetStreamStreamWriter(options, names)
+
+
+def _checked(options: WriteOptions, schema: StructType, overwrite: bool) -> frozenset[str]:
+    """The columns to write. Raises ValueError for what cannot work, before the first row is computed."""
+    if overwrite:
+        raise ValueError("format jetstream only appends: use mode append (a stream cannot be overwritten)")
+    names = frozenset(schema.fieldNames())
+    for column in schema.fields:
+        allowed = _TYPES.get(column.name)
+        kind = column.dataType.simpleString()
+        if allowed is not None and kind not in allowed:
+            raise ValueError(f"column {column.name!r} must be {' or '.join(allowed)}, not {kind}")
+    if "data" not in names:
+        raise ValueError("format jetstream needs a column 'data' (binary or string): the payload")
+    if "subject" not in names and options.subject is None:
+        raise ValueError("format jetstream needs a column 'subject', or the option 'subject'")
+    with open_connection(options, "spark plan write") as nc:
+        js = jetstream_of(nc, options)
+        stream = stream_of(js, options)
+        if stream is not None:
+            check_stream(js, options, stream)
+    return names
+
+
+def _task_context() -> TaskContext:
+    context = TaskContext.get()
+    if context is None:
+        raise RuntimeError("this writer runs in Spark's tasks only")
+    return context
+
+
+def _report(what: str, messages: list[WriterCommitMessage | None]) -> None:
+    written = [message.written for message in messages if isinstance(message, PartitionWritten)]
+    rows, duplicates = sum(each.rows for each in written), sum(each.duplicates for each in written)
+    log.info("%s %d rows in %d partitions, %d of them stored before", what, rows, len(written), duplicates)

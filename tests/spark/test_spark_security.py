@@ -1,0 +1,126 @@
+"""TLS, credentials, and secrets that show up nowhere."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+import jetstream_sync
+from jetstream_sync.spark.options import ConnectionOptions
+from jetstream_sync.spark.shared import open_connection
+from jetstream_sync.testing import LocalServer
+from tests.support.certs import CertKit
+from tests.support.jwt import JwtKit
+
+SECRET = "hunter2-never-shown"
+
+
+@pytest.fixture
+def certificates(tmp_path: Path) -> CertKit:
+    return CertKit(tmp_path)
+
+
+@pytest.fixture
+def guarded(certificates: CertKit) -> Iterator[LocalServer]:
+    """A server that wants a client certificate and a password."""
+    config = certificates.server_tls_config(*certificates.server(), verify=True)
+    with LocalServer(config=f'{config}\nauthorization {{ user: "spark", password: "{SECRET}" }}\n') as server:
+        yield server
+
+
+def options_for(server: LocalServer, certificates: CertKit) -> dict[str, str]:
+    cert, key = certificates.client("spark")
+    return {
+        "servers": server.url,
+        "user": "spark",
+        "password": SECRET,
+        "tlsCaFile": str(certificates.ca_file),
+        "tlsCertFile": str(cert),
+        "tlsKeyFile": str(key),
+    }
+
+
+def test_tls_and_password(
+    spark: SparkSession,
+    spark_log: Path,
+    guarded: LocalServer,
+    certificates: CertKit,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Reading and writing work over TLS with a password, which is in no plan, no log and no error."""
+    options = options_for(guarded, certificates)
+    with open_connection(ConnectionOptions.parse(options), "test") as nc:
+        nc.jetstream().create_stream(name="S", subjects=["s.>"])
+    spark.sparkContext.setLogLevel("DEBUG")
+    try:
+        rows = spark.range(100).selectExpr("cast(id as string) as data", "'s.a' as subject")
+        rows.write.format("jetstream").options(**options).mode("append").save()
+        frame = spark.read.format("jetstream").options(**options, stream="S").load()
+        assert frame.count() == 100
+        plan = frame._jdf.queryExecution().toString()
+        frame.explain("extended")
+        errors = [error_of(spark, {**options, "stream": "S", change: value}) for change, value in WRONG.items()]
+    finally:
+        spark.sparkContext.setLogLevel("OFF")
+    explained, log = capsys.readouterr().out, spark_log.read_text()
+    assert "jetstream" in explained
+    assert "TaskSetManager" in log  # it was on
+    for where in (plan, explained, log, *errors):
+        assert SECRET not in where
+
+
+# One option changed, so that connecting or reading fails.
+WRONG = {
+    "user": "nobody",
+    "stream": "NOSUCH",
+    "minPartitions": "many",
+    "pasword": "x",
+    "tlsCaFile": "/nowhere.pem",
+}
+
+
+def error_of(spark: SparkSession, options: dict[str, str]) -> str:
+    with pytest.raises(Exception) as caught:
+        spark.read.format("jetstream").options(**options).load().count()
+    return f"{caught.value!r} {caught.value}"
+
+
+def test_wrong_password_fails_at_once(spark: SparkSession, guarded: LocalServer, certificates: CertKit) -> None:
+    """Credentials that are refused are said to be, without a minute of tries."""
+    options = {**options_for(guarded, certificates), "password": "wrong-" + SECRET}
+    message = error_of(spark, {**options, "stream": "S"})
+    assert "AuthorizationError" in message or "Authorization" in message
+    assert SECRET not in message
+
+
+def test_token_and_url_credentials(spark: SparkSession) -> None:
+    """A token, and user and password inside the URL, are taken, too."""
+    with LocalServer(config=f'authorization {{ token: "{SECRET}" }}') as server:
+        with jetstream_sync.connect(server.url, token=SECRET) as nc:
+            nc.jetstream().create_stream(name="S", subjects=["s.>"])
+        source = spark.read.format("jetstream")
+        assert source.options(servers=server.url, token=SECRET, stream="S").load().count() == 0
+    with LocalServer(config=f'authorization {{ user: "u", password: "{SECRET}" }}') as server:
+        url = server.url.replace("nats://", f"nats://u:{SECRET}@")
+        with jetstream_sync.connect(url) as nc:
+            nc.jetstream().create_stream(name="S", subjects=["s.>"])
+        source = spark.read.format("jetstream")
+        assert source.options(servers=url, stream="S").load().count() == 0
+        assert SECRET not in error_of(spark, {"servers": url, "stream": "NOSUCH"})
+        server.stop()
+        assert SECRET not in error_of(spark, {"servers": url, "stream": "S"})
+
+
+def test_credentials_file(spark: SparkSession, tmp_path: Path) -> None:
+    """A .creds file signs the server's nonce."""
+    kit = JwtKit()
+    creds = tmp_path / "spark.creds"
+    creds.write_text(kit.user_creds())
+    with LocalServer(config=kit.server_config()) as server:
+        with jetstream_sync.connect(server.url, user_credentials=str(creds)) as nc:
+            nc.jetstream().create_stream(name="S", subjects=["s.>"])
+        source = spark.read.format("jetstream")
+        assert source.options(servers=server.url, credentials=str(creds), stream="S").load().count() == 0
