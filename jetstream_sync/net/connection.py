@@ -152,12 +152,11 @@ class Connection(Interest):
         *,
         reply: bytes | None = None,
         headers: Mapping[str, Any] | None = None,
-        gather: bool = False,
     ) -> None:
         """Publish to a subject that is known to be valid. Never blocks."""
         frame, size = self._frame(subject, payload, reply, encode_headers(headers) if headers else None)
         try:
-            self._outbox.publish(frame, size, gather=gather)
+            self._outbox.publish(frame, size)
         except ConnectionClosedError:
             self._check_usable()  # says what closed it
             raise

@@ -59,15 +59,15 @@ class Interest(Lifecycle):
         with self._lock:
             self._add_inlet(make(self._new_sid()))
 
-    def _close_inlet(self, inlet: Inlet, *, flush: bool = True) -> None:
+    def _close_inlet(self, inlet: Inlet) -> None:
         """Remove the interest of something of the library's own. Idempotent, never blocks."""
         with self._lock:
             if self._subs.get(inlet.sid) is not inlet:
                 return
-            del self._subs[inlet.sid]
+            # UNSUB first: interrupted by a signal handler between the two, a second call repeats both.
             self._outbox.control(commands.unsubscribe(inlet.sid))
-        if flush:
-            self._outbox.flush()
+            del self._subs[inlet.sid]
+        self._outbox.flush()
 
     def _limit_inlet(self, inlet: Inlet, limit: int) -> None:
         """Have the server end the interest after `limit` messages in all. Leaves with the next thing published."""

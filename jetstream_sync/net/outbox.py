@@ -216,10 +216,6 @@ class Outbox:
         return next((index for index, queued in enumerate(self._queue) if queued is frame), None)
 
     @property
-    def pending_bytes(self) -> int:
-        return self._queued
-
-    @property
     def congested(self) -> bool:
         """Whether a publisher should wait for room before it goes on."""
         return self._queued > HIGH_WATER and self._transport is not None

@@ -367,6 +367,18 @@ def test_stalled_heartbeats_are_answered_once(played: Played) -> None:
     assert peer.answers() == ["$JS.FC.S.C.one", "$JS.FC.S.C.two"]
 
 
+def test_stalled_subject_of_several_words_is_not_answered(played: Played) -> None:
+    """A forged heartbeat cannot make us send a malformed line; the next real one is answered."""
+    peer, js, _ = played
+    sub = js.subscribe("s.x", idle_heartbeat=5.0, flow_control=True)
+    peer.heartbeat(sub, 0, Nats_Consumer_Stalled="a b c")
+    peer.heartbeat(sub, 0, Nats_Consumer_Stalled="$JS.FC.S.C.one")
+    peer.message(sub, 1)
+    assert numbers(sub, 1) == [1]
+    peer.nc.flush()
+    assert peer.answers() == ["$JS.FC.S.C.one"]
+
+
 def test_stalled_heartbeat_after_a_reconnect_is_answered_again(played: Played) -> None:
     """An answer may be lost with its connection: a consumer that is still stalled on the next gets another."""
     peer, js, _ = played
