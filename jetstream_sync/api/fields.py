@@ -66,6 +66,7 @@ class FieldSpec:
         self.name = item.name
         self.key: str = facts["key"] or item.name
         self.kind: Kind = facts["kind"]
+        self.plain = self.kind.plain
         self.where = f"{cls.__name__}.{item.name}"
         self.since: str = facts["since"]
         self.zero_is_default: bool = facts["zero_is_default"]
@@ -90,6 +91,11 @@ class _Table:
         self.by_name = {spec.name: spec for spec in self.rows}
         self.by_key = {spec.key: spec for spec in self.rows}
         self.required = [spec for spec in self.rows if spec.default is None]
+        # What an object read from the server starts with; lists and dicts are made for each.
+        self.constants = {item.name: item.default for item in items if item.default is not dataclasses.MISSING}
+        self.factories = [
+            (item.name, item.default_factory) for item in items if item.default_factory is not dataclasses.MISSING
+        ]
 
 
 _tables: dict[type[Any], _Table] = {}
@@ -161,23 +167,31 @@ class _WireObject:
         if not isinstance(wire, dict):
             raise bad_answer(cls.__name__, "an object", wire)
         table = _table(cls)
-        values: dict[str, Any] = {}
-        unknown: dict[str, Any] = {}
+        values = table.constants.copy()
+        unknown = values["unknown_fields"] = {}
+        by_key = table.by_key
         for key, value in wire.items():
-            spec = table.by_key.get(key)
+            spec = by_key.get(key)
             if spec is None:
                 if key not in cls._ENVELOPE:
                     unknown[key] = value
+            elif type(value) is spec.plain:
+                values[spec.name] = value
             elif value is not None:
                 values[spec.name] = spec.kind.decode(value, spec.where)
+                if spec.kind.lossy:
+                    cls._keep_exact(spec, value, values)
+        for name, factory in table.factories:
+            if name not in values:
+                values[name] = factory()
         for spec in table.required:
             if spec.name not in values:
                 raise JetStreamError(f"the server's answer cannot be read: {spec.where} is missing")
-        return cls._read(values, unknown)
+        return _restore(cls, values)
 
     @classmethod
-    def _read(cls: type[_Object], values: dict[str, Any], unknown: dict[str, Any]) -> _Object:
-        return cls(unknown_fields=unknown, **values)
+    def _keep_exact(cls, spec: FieldSpec, value: Any, values: dict[str, Any]) -> None:
+        """Note in `values` the server's own form of a value that Python's is coarser than."""
 
     def to_wire(self) -> dict[str, Any]:
         """The JSON object: fields that are None left out, in the table's order, unknown fields last."""
@@ -203,8 +217,9 @@ class _WireObject:
 
 def _restore(cls: type[_Object], values: dict[str, Any]) -> _Object:
     restored = cls.__new__(cls)
+    store = object.__setattr__  # a Config's own checks what it is given
     for name, value in values.items():
-        object.__setattr__(restored, name, value)
+        store(restored, name, value)
     return restored
 
 
@@ -229,22 +244,9 @@ class Config(_WireObject):
     """The server's own form of times and durations finer than Python's; sent back while unchanged."""
 
     @classmethod
-    def from_wire(cls: type[_Config], wire: dict[str, Any]) -> _Config:
-        """The config the server described. Raises JetStreamError when a value has the wrong JSON type."""
-        config = super(Config, cls).from_wire(wire)  # noqa: UP008 - slots make a second class
-        exact = {}
-        for spec in fields_of(cls):
-            value = getattr(config, spec.name)
-            if spec.kind.lossy and value is not None and spec.kind.encode(value) != wire[spec.key]:
-                exact[spec.name] = wire[spec.key]
-        object.__setattr__(config, "exact_wire", exact)
-        return config
-
-    @classmethod
-    def _read(cls: type[_Config], values: dict[str, Any], unknown: dict[str, Any]) -> _Config:
-        # Not by the constructor, which would check what the server said as if the user had.
-        defaults = {spec.name: spec.default() for spec in fields_of(cls) if spec.default is not None}
-        return _restore(cls, {**defaults, **values, "unknown_fields": unknown, "exact_wire": {}})
+    def _keep_exact(cls, spec: FieldSpec, value: Any, values: dict[str, Any]) -> None:
+        if not spec.kind.is_exact(value, values[spec.name]):
+            values.setdefault("exact_wire", {})[spec.name] = value
 
     def to_wire(self) -> dict[str, Any]:
         """The JSON object to send, after checking every field; fields that are None are left out."""
