@@ -17,7 +17,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, cast
 
 from .._deadline import FOREVER, Deadline
-from .._threads import join_quietly, spawn
+from .._threads import join_quietly, locked, spawn
 from ..errors import (
     ConnectionClosedError,
     ConnectionLostError,
@@ -78,6 +78,8 @@ class Lifecycle:
         self._break_reason: NatsError | None = None
         self._last_error: Exception | None = None
         self._failed = False  # an error, not a call of the user's, closed the connection
+        self._opening = locked()  # released when connect() is done, and its outcome in _first_session
+        self._first_session: Session | None = None
         self._reader_thread: threading.Thread | None = None
         self._writer_thread: threading.Thread | None = None
         self._in_msgs = self._in_bytes = self._reconnects = self._dropped = 0
@@ -88,26 +90,45 @@ class Lifecycle:
         """Connect and start the threads. Raises what the dialer raises, unless retrying was asked for."""
         session: Session | None = None
         try:
-            session = self._dialer.first()
-        except NatsError as error:
-            if not self._options.retry_on_failed_connect:
+            session = self._dialer.first(self._start_reader)
+        except BaseException as error:
+            if not isinstance(error, NatsError) or not self._options.retry_on_failed_connect:
+                self._abandon_opening()
+                self._join_own_threads()
                 raise
             self._last_error = error
             self._status = Status.RECONNECTING
         try:
             if session is not None:
                 self._adopt(session, first=True)
-            self._reader_thread = spawn("reader", self._reader.run, session)
-        except BaseException:
-            self._shut_down(None, goodbye=False)  # a signal handler raised: nobody gets to hold this connection
+            self._start_reader()
+            self._first_session = session
+            self._opening.release()
+        except BaseException:  # a signal handler raised: nobody gets to hold this connection
+            self._abandon_opening()
+            self._shut_down(None, goodbye=False)
             raise
 
-    def _start_writer(self) -> None:
-        """Reader thread, first of all: connect() need not wait for a second thread to start.
+    def _start_reader(self) -> None:
+        """Start the threads while the server prepares its answer: that takes as long as starting them."""
+        if self._reader_thread is None:
+            self._reader_thread = spawn("reader", self._reader.run)
 
-        A connection closed by now has a closed outbox, which ends the thread at once.
+    def _await_opening(self) -> Session | None:
+        """Reader thread, first of all: the session to begin with; None when there is none yet, or not to be one.
+
+        Starts the writer thread: connect() need not wait for a second one. Ends with connect(), however that does.
         """
         self._writer_thread = spawn("writer", self._run_writer)
+        self._opening.acquire()
+        return self._first_session
+
+    def _abandon_opening(self) -> None:
+        """connect() fails: the threads it started find an interrupted dialer and a closed outbox, and end."""
+        self._dialer.interrupt()
+        self._outbox.close()
+        if self._opening.locked():
+            self._opening.release()
 
     def _adopt(self, session: Session, *, first: bool = False) -> bool:
         """A session is established: subscriptions go out first, then what waited. False when closed meanwhile."""
@@ -263,14 +284,17 @@ class Lifecycle:
 
     def _join_threads(self, abandoned: Abandoned, subs: list[Subscription]) -> None:
         try:
-            for thread in (self._reader_thread, self._writer_thread):
-                join_quietly(thread, JOIN_SECONDS)
+            self._join_own_threads()
         finally:
             abandoned.close()  # the reader, which may have been receiving from it, has ended
         deadline = Deadline(JOIN_SECONDS)  # for all together: each may be in user code
         for sub in subs:
             sub.join(deadline.wait_time())
         self._callbacks.join(JOIN_SECONDS)
+
+    def _join_own_threads(self) -> None:
+        for thread in (self._reader_thread, self._writer_thread):
+            join_quietly(thread, JOIN_SECONDS)
 
     def _say_goodbye(self, session: Session) -> None:
         """Send what is queued and wait for the server to close: a plain close could cut off our last bytes."""

@@ -41,11 +41,9 @@ class Reader:
         self._parting: NatsError | None = None  # an -ERR after which the server closes
         self._lame_duck = False
 
-    def run(self, session: Session | None) -> None:
-        """The thread's body. `session` is None when the first connect failed and is to be retried."""
-        self._nc._start_writer()
-        if session is None:
-            session = self._next_session()
+    def run(self) -> None:
+        """The thread's body."""
+        session = self._nc._await_opening() or self._next_session()
         while session is not None:
             error = self._read_until_broken(session)
             session = self._next_session() if self._nc._lost(error) else None

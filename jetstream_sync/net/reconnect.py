@@ -9,7 +9,7 @@ from __future__ import annotations
 import socket
 import time
 from _thread import allocate_lock
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from .._deadline import FOREVER
@@ -79,13 +79,18 @@ class Dialer:
 
     # --- the connecting thread --------------------------------------------------------------------
 
-    def first(self) -> Session:
-        """One round over all servers.
+    def first(self, while_waiting: Callable[[], None]) -> Session:
+        """One round over all servers. `while_waiting` is called when one has been dialled and is to answer.
 
         Raises AuthorizationError when every server refused the credentials, else NoServersError naming each.
         """
         attempts: Attempts = []
-        session = self._round(attempts, reconnecting=False)
+
+        def on_socket(sock: socket.socket) -> None:
+            self._remember(sock)
+            while_waiting()
+
+        session = self._round(attempts, on_socket, reconnecting=False)
         if session is None:
             raise _summary(attempts)
         return session
@@ -104,7 +109,7 @@ class Dialer:
             if self._wake.acquire(timeout=min(self._backoff.next_wait(), FOREVER)):
                 return None
             attempts = []
-            session = self._round(attempts, reconnecting=True)
+            session = self._round(attempts, self._remember, reconnecting=True)
             if session is not None:
                 return session
         return None
@@ -114,12 +119,14 @@ class Dialer:
         assert self._connected_at is not None
         return time.monotonic() - self._connected_at >= self._options.reconnect_time_wait_max
 
-    def _round(self, attempts: Attempts, *, reconnecting: bool) -> Session | None:
+    def _round(
+        self, attempts: Attempts, on_socket: Callable[[socket.socket], None], *, reconnecting: bool
+    ) -> Session | None:
         for server in self._candidates():
             if self._interrupted:
                 return None
             try:
-                session = establish(server.address, self._options, self._remember)
+                session = establish(server.address, self._options, on_socket)
             except Exception as error:
                 if not reconnecting and not isinstance(error, _FAILURES):
                     raise  # in the caller of connect(): what a signal handler of the user's raised

@@ -7,7 +7,8 @@ every server once; between rounds the wait grows exponentially with jitter up to
 from __future__ import annotations
 
 import random
-from collections.abc import Iterable, Sequence
+import re
+from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 from urllib.parse import unquote, urlsplit
 
@@ -17,6 +18,8 @@ DEFAULT_PORT = 4222
 
 # So many in a row from the same server: its credentials will not get better, and it is given up.
 MAX_AUTHORIZATION_ERRORS = 2
+
+_BLANK_OR_CONTROL = re.compile(r"[\x00-\x20\x7f]")
 
 
 class ServerAddress(NamedTuple):
@@ -48,7 +51,7 @@ def parse_server(url: str) -> ServerAddress:
     """A server URL such as `nats://user:pass@host:4222`, `tls://host` or plain `host:port`."""
     text = url if "://" in url else f"nats://{url}"
     shown = redact(url)
-    if any(ord(char) <= 32 or ord(char) == 127 for char in text):
+    if _BLANK_OR_CONTROL.search(text):
         raise ValueError(f"server URL contains blanks or control characters: {shown!r}")
     try:
         parts = urlsplit(text)
@@ -115,12 +118,12 @@ class ServerPool:
         max_attempts: int | None = None,
         rng: random.Random | None = None,
     ) -> None:
-        self._rng = rng or random.Random()
+        self._shuffled: Callable[[list[Server]], None] = (rng or random).shuffle
         self._max_attempts = max_attempts
         self._shuffle = shuffle
         self._servers = [Server(address) for address in addresses]
         if shuffle:
-            self._rng.shuffle(self._servers)
+            self._shuffled(self._servers)
         self.current: Server | None = None
 
     @property
@@ -174,7 +177,7 @@ class ServerPool:
             if key not in known
         ]
         if self._shuffle:
-            self._rng.shuffle(fresh)
+            self._shuffled(fresh)
         self._servers.extend(fresh)
         return bool(fresh)
 
@@ -215,7 +218,7 @@ class Backoff:
         self._first = first
         self._most = max(first, most)
         self._jitter = jitter
-        self._rng = rng or random.Random()
+        self._between: Callable[[float, float], float] = (rng or random).uniform
         self._round = 0
 
     def reset(self) -> None:
@@ -228,6 +231,6 @@ class Backoff:
             # 2**30 times any sensible first wait is far beyond the cap; the bound only avoids huge integers.
             # The cap leaves room for the jitter: no wait is longer than the longest asked for.
             wait = min(self._most / (1 + self._jitter), self._first * 2.0 ** min(self._round - 1, 30))
-            wait *= 1 + self._rng.uniform(-self._jitter, self._jitter)
+            wait *= 1 + self._between(-self._jitter, self._jitter)
         self._round += 1
         return wait
