@@ -13,13 +13,14 @@ from __future__ import annotations
 
 import os
 import threading
+import time
 import weakref
 from _thread import LockType, allocate_lock, start_new_thread
 from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any, Generic, TypeVar
 
-from ._deadline import Deadline
+from ._deadline import FOREVER
 from .errors import ForkError, TimeoutError
 
 T = TypeVar("T")
@@ -140,12 +141,12 @@ class Mailbox(Generic[T]):
     def _wait(self, timeout: float | None) -> T:
         if self._before_wait is not None:
             self._before_wait()
-        deadline = Deadline(timeout)
+        ends_at = time.monotonic() + (FOREVER if timeout is None else min(timeout, FOREVER))
         waiters = self._waiters
         while True:
             waiter = locked()
             try:
-                woken = not self._enlist(waiter) or waiter.acquire(timeout=deadline.wait_time())
+                woken = not self._enlist(waiter) or waiter.acquire(timeout=max(0.0, ends_at - time.monotonic()))
             finally:
                 # One call into C, with none before it: a signal handler cannot raise in between, so that no
                 # dead waiter stays in front of a living one and swallows its wake-up.

@@ -1,8 +1,9 @@
 """The connection: what users hold, its state, and its two threads.
 
 Threads: who starts them, what they own, what they may block on, when they end
-  js-reader     by connect(). Owns state changes, the dialer, the parser, and putting into mailboxes. Blocks in
-                recv, dialling and back-off waits. Ends when the status is CLOSED: close() breaks the socket and
+  js-reader     by connect(), while the first server prepares its INFO. Owns state changes, the dialer, the parser,
+                and putting into mailboxes. Blocks until connect() is done, then in recv, dialling and back-off
+                waits. Ends when connect() fails, or when the status is CLOSED: close() breaks the socket and
                 interrupts the dialer.
   js-writer     by js-reader, first of all. Owns the ping timer, and a stuck transport's sending half. Blocks on
                 its kick and on a full socket, both bounded by the next ping. Ends when the outbox is closed.
@@ -201,18 +202,23 @@ class Connection(Interest):
     ) -> RawMessage:
         """The raw reply to a request. A reply that tells "no responders" is returned like any other."""
         limit = seconds(timeout)
-        mux = self._request_mux()
+        mux = self._mux
+        if mux is None or mux.denied is not None:
+            mux = self._request_mux()
         slot = Slot(subject)
         token = mux.new_token()
         frame = None
         try:
-            mux.add(token, slot)
-            built, size = self._frame(subject, payload, mux.reply_subject(token), block)
+            mux.pending[token] = slot
+            built, size = self._frame(subject, payload, mux.prefix + token, block)
             frame = Ephemeral(built)
             self._outbox.publish(frame, size)
             answered = slot.lock.acquire(timeout=FOREVER if limit is None else min(limit, FOREVER))
+        except ConnectionClosedError:
+            self._check_usable()  # says what closed it
+            raise
         finally:
-            if mux.discard(token) is not None and frame is not None:
+            if mux.pending.pop(token, None) is not None and frame is not None:
                 self._outbox.withdraw(frame)  # gave up: it must not be sent after a reconnect
         if slot.reply is not None:
             return slot.reply

@@ -111,19 +111,24 @@ class Outbox:
                 transport = self._transport
                 if transport is None and self._queued + len(frame) > self._pending_size:
                     raise OutboundBufferLimitError(self._queued, self._pending_size)
-                self._queue.append(frame)
-                self._queued += len(frame)
                 self.out_msgs += 1
                 self.out_bytes += size
-                if transport is None or self._sender is not None:
-                    self._revive()
-                    return
-                if gather and self._queued < GATHER_BYTES:
-                    if not self._gathering:
-                        self._gathering = True
-                        self._wake_writer()
-                    return
-                claim = self._sender = (transport,)
+                if transport and self._sender is None and not (gather or self._queue or self._acks):
+                    # The usual case. Stores and no call between them: a signal handler cannot lose the frame.
+                    claim = self._sender = (transport,)
+                    transport.outgoing = frame
+                else:
+                    self._queue.append(frame)
+                    self._queued += len(frame)
+                    if transport is None or self._sender is not None:
+                        self._revive()
+                        return
+                    if gather and self._queued < GATHER_BYTES:
+                        if not self._gathering:
+                            self._gathering = True
+                            self._wake_writer()
+                        return
+                    claim = self._sender = (transport,)
             self._pump(claim)
         except BaseException:
             if claim is not None:

@@ -4,17 +4,17 @@ All requests of a connection share one wildcard subscription `<inbox>.*`; the la
 says whose answer it is. A pending request is one slot with one bare lock: the reader thread fills the slot and
 releases the lock, which is the cheapest way to wake a thread in CPython.
 
-`_pending` is a plain dict: setting, popping and listing it are atomic in CPython, each slot is popped once, and
+`pending` is a plain dict: setting, popping and listing it are atomic in CPython, each slot is popped once, and
 whoever pops it completes it.
 """
 
 from __future__ import annotations
 
 import itertools
+from _thread import allocate_lock
 from collections.abc import Callable
 from typing import Protocol
 
-from .._threads import locked
 from ..errors import NatsError
 from ..protocol.parser import RawMessage
 
@@ -36,7 +36,8 @@ class Slot:
 
     def __init__(self, subject: bytes) -> None:
         self.subject = subject
-        self.lock = locked()
+        self.lock = lock = allocate_lock()
+        lock.acquire()
         self.reply: RawMessage | None = None
         self.error: NatsError | None = None
 
@@ -58,8 +59,10 @@ class RequestMux:
         self.sid = sid
         self.subject = f"{inbox}.*"
         self.wire_subject = self.subject.encode()
-        self._prefix = f"{inbox}.".encode()
-        self._pending: dict[bytes, PendingReply] = {}
+        self.prefix = f"{inbox}.".encode()
+        """A reply subject is this and a token of new_token()."""
+        self.pending: dict[bytes, PendingReply] = {}
+        """By token, what the reply to it is for. Whoever puts something in takes it out again."""
         self._tokens: Callable[[], int] = itertools.count(1).__next__
         self.denied: NatsError | None = None
         """Why the server refused the inbox itself; until the next connection no request can be answered."""
@@ -68,25 +71,14 @@ class RequestMux:
         """The last token of a reply subject nobody else has."""
         return b"%x" % self._tokens()
 
-    def add(self, token: bytes, slot: PendingReply) -> None:
-        """Have `slot` answered by the reply to `token`; whoever adds it discards it."""
-        self._pending[token] = slot
-
-    def reply_subject(self, token: bytes) -> bytes:
-        return self._prefix + token
-
-    def discard(self, token: bytes) -> PendingReply | None:
-        """Forget a slot (its caller gave up, or has its answer)."""
-        return self._pending.pop(token, None)
-
     def __len__(self) -> int:
-        return len(self._pending)
+        return len(self.pending)
 
     # --- reader thread ----------------------------------------------------------------------------
 
     def deliver(self, messages: list[RawMessage], size: int) -> None:
-        start = len(self._prefix)
-        pop = self._pending.pop
+        start = len(self.prefix)
+        pop = self.pending.pop
         for raw in messages:
             slot = pop(raw[0][start:], None)
             if slot is not None:
@@ -99,7 +91,7 @@ class RequestMux:
 
     def waiting(self) -> list[bytes]:
         """The tokens of all that wait at this moment."""
-        return list(self._pending)
+        return list(self.pending)
 
     def fail_all(self, error: NatsError, tokens: list[bytes] | None = None) -> None:
         """Fail those that wait, or those of them whose tokens are given."""
@@ -107,11 +99,11 @@ class RequestMux:
 
     def fail_subject(self, subject: bytes, error: NatsError) -> None:
         """The server denied a publish to `subject`: nobody will answer these."""
-        self._fail([token for token, slot in self._pending.copy().items() if slot.subject == subject], error)
+        self._fail([token for token, slot in self.pending.copy().items() if slot.subject == subject], error)
 
     def _fail(self, tokens: list[bytes], error: NatsError) -> None:
         for token in tokens:
-            slot = self._pending.pop(token, None)
+            slot = self.pending.pop(token, None)
             if slot is not None:
                 slot.fail(error)
 

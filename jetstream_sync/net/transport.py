@@ -67,13 +67,9 @@ class PlainTransport:
         return data
 
     def flush_now(self) -> bool:
-        counts = self._counts
         while self.outgoing:
+            counts = self._counts
             rest = memoryview(self.outgoing)[sum(counts) :] if counts else self.outgoing
-            if not rest:
-                # Two stores and no call between them: no signal handler can run in the middle.
-                self.outgoing, self._counts = b"", []
-                return True
             try:
                 # A signal handler may raise as soon as a call returns into Python, before its result is
                 # stored; then nobody would know how much of a frame has left. `extend` and `map` store it
@@ -81,6 +77,9 @@ class PlainTransport:
                 counts.extend(map(self.sock.send, (rest,), (DONTWAIT,)))
             except BlockingIOError:
                 return False
+            if sum(counts) == len(self.outgoing):
+                # Two stores and no call between them: no signal handler can run in the middle.
+                self.outgoing, self._counts = b"", []
         return True
 
     def wait_writable(self, timeout: float) -> bool:
