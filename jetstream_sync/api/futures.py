@@ -1,4 +1,4 @@
-"""The future of one asynchronous publish."""
+"""The future of one asynchronous publish, which is also the publisher's note of it."""
 
 from __future__ import annotations
 
@@ -42,10 +42,22 @@ class PubAckFuture(Future[PubAck]):
     _lazy_waiters: list[Any] | None = None
     _lazy_callbacks: list[Callable[[Future[PubAck]], Any]] | None = None
 
-    def __init__(self, publisher: AsyncPublisher, subject: bytes) -> None:
+    # What the publisher notes of a publish on its way.
+    has_msg_id: bool = False
+    retries: int = 0
+    retry_wait: float = 0.0
+    retry_at: float | None = None
+    resend: bool = False
+
+    def __init__(
+        self, publisher: AsyncPublisher, subject: bytes, frame: bytes, size: int, deadline: float
+    ) -> None:
         # Not Future.__init__, which would make the Condition.
         self._publisher = publisher
         self.subject = subject
+        self.frame = frame
+        self.size = size
+        self.deadline = deadline
 
     @property
     def _waiters(self) -> list[Any]:  # type: ignore[override]  # an attribute in Future
@@ -73,6 +85,7 @@ class PubAckFuture(Future[PubAck]):
         self._raw = raw
         self._exception = error
         self._state = _FINISHED
+        self.frame = b""  # last: whoever finds it gone finds the future done. Futures are often kept, payloads not
         if self._lazy_condition is None:
             return
         with self._lazy_condition:

@@ -9,7 +9,7 @@ A publisher has an inbox of its own and a dict of what is unanswered, in order o
                 Blocks on its kick, at most until the earliest of these. Ends when the connection is closed, or
                 when the context is gone and nothing is unanswered; then it takes the inbox with it.
 
-Whoever pops an entry from `_pending` completes it; popping a dict is atomic, so each is completed once. Entries
+Whoever pops a future from `_pending` completes it; popping a dict is atomic, so each is completed once. Futures
 are added under `_lock`, so that the window is never exceeded; one that is to be retried stays where it is.
 Iteration is over a copy() or the keys: making a list of items() allocates, may collect garbage and switch threads.
 """
@@ -19,7 +19,6 @@ from __future__ import annotations
 import itertools
 import time
 from _thread import LockType, allocate_lock
-from collections import deque
 from collections.abc import Callable
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
@@ -44,37 +43,10 @@ if TYPE_CHECKING:
     from ..net.connection import Connection
 
 DEFAULT_MAX_PENDING = 4000
+# How long a place in the window may be overlooked while half of the window is unanswered.
+LOOK_AGAIN = 0.005
 
 _NEVER = float("inf")  # on the monotonic clock
-
-
-class _Unanswered:
-    """One publish on its way."""
-
-    __slots__ = (
-        "deadline",
-        "frame",
-        "future",
-        "has_msg_id",
-        "resend",
-        "retries",
-        "retry_at",
-        "retry_wait",
-        "size",
-    )
-
-    def __init__(
-        self, future: PubAckFuture, frame: Ephemeral, size: int, has_msg_id: bool, retries: int, retry_wait: float
-    ) -> None:
-        self.future = future
-        self.frame = frame
-        self.size = size
-        self.has_msg_id = has_msg_id
-        self.retries = retries
-        self.retry_wait = retry_wait
-        self.retry_at: float | None = None
-        self.resend = False
-        self.deadline = _NEVER
 
 
 class AsyncPublisher:
@@ -88,13 +60,13 @@ class AsyncPublisher:
         self._nc = nc
         self._timeout = timeout
         self._max_pending = max_pending
-        self._pending: dict[bytes, _Unanswered] = {}
+        self._pending: dict[bytes, PubAckFuture] = {}
         self._next_token: Callable[[], int] = itertools.count(1).__next__
-        self._lock = (
-            allocate_lock()
-        )  # guards opening, adding, the waiters and the kick; held for a few instructions
+        # Guards opening, adding, the waiters and the kick; held for a few instructions.
+        self._lock = allocate_lock()
         self._opened = False
-        self._waiters: deque[LockType] = deque()
+        self._ready = False  # opened, not denied, not closed: nothing to look at before a publish
+        self._waiters: list[tuple[int, LockType]] = []  # each with how few may be unanswered when it is woken
         self._kick = locked()
         self._kicked = False
         self._wakes_at = _NEVER
@@ -133,49 +105,55 @@ class AsyncPublisher:
         )
         if type(retry_attempts) is not int or retry_attempts < 0:
             checked_retries(retry_attempts)
+        if not self._ready:
+            self._get_ready()
+        token = b"%x" % self._next_token()
+        built, size = self._nc._frame(subject, payload, self._prefix + token, block)
+        frame = Ephemeral(built)
+        future = PubAckFuture(self, subject, frame, size, time.monotonic() + limit)
+        future.has_msg_id = has_msg_id
+        future.retries = retry_attempts
+        future.retry_wait = pause or 0.0
+        losses = self._losses
+        if not self._add(token, future):
+            self._wait_for_window(token, future, limit)
+        try:
+            # A lone one leaves at once.
+            self._nc._outbox.publish(frame, size, gather=len(self._pending) > 1)
+        except BaseException:
+            self._pending.pop(token, None)
+            self._nc._outbox.withdraw(frame)
+            self._wake_waiters()
+            raise
+        if future.deadline < self._wakes_at:
+            self._wake_thread()
+        ended = None if self._ready else self._closed or self._denied
+        if ended is not None:
+            self._fail([token], ended)  # meanwhile: on_closed or fail may not have seen it
+        if losses != self._losses and future.done():
+            self._nc._outbox.withdraw(frame)  # failed before it was queued: it must not be sent any more
+        return future
+
+    def _get_ready(self) -> None:
         self._nc._check_usable()
         if not self._opened:
             self._open()
         if self._denied is not None:
             raise self._denied.with_traceback(None)
-        token = b"%x" % self._next_token()
-        frame, size = self._nc._frame(subject, payload, self._prefix + token, block)
-        future = PubAckFuture(self, subject)
-        entry = _Unanswered(future, Ephemeral(frame), size, has_msg_id, retry_attempts, pause or 0.0)
-        losses = self._losses
-        entry.deadline = time.monotonic() + limit
-        if not self._add(token, entry):
-            self._wait_for_window(token, entry, limit)
-        try:
-            # A lone one leaves at once.
-            self._nc._outbox.publish(entry.frame, size, gather=len(self._pending) > 1)
-        except BaseException:
-            self._pending.pop(token, None)
-            self._nc._outbox.withdraw(entry.frame)
-            self._wake_waiters()
-            raise
-        if entry.deadline < self._wakes_at:
-            self._wake_thread()
-        ended = self._closed or self._denied
-        if ended is not None:
-            self._fail([token], ended)  # meanwhile: on_closed or fail may not have seen it
-        if losses != self._losses and future.done():
-            self._nc._outbox.withdraw(entry.frame)  # failed before it was queued: it must not be sent any more
-        return future
 
-    def _add(self, token: bytes, entry: _Unanswered) -> bool:
+    def _add(self, token: bytes, future: PubAckFuture) -> bool:
         """Take a place in the window. False when there is none."""
         with self._lock:
             if len(self._pending) >= self._max_pending:
                 return False
-            self._pending[token] = entry
+            self._pending[token] = future
             return True
 
     def wait(self, timeout: float | timedelta | None) -> None:
         """Block until nothing is unanswered. Raises TimeoutError."""
         deadline = Deadline(timeout)
         self.flush()
-        if not self._wait_until(lambda: not self._pending, deadline):
+        if not self._wait_until(lambda: not self._pending, deadline, wake_at=0):
             raise TimeoutError(f"{len(self._pending)} publishes are still unanswered")
 
     def _settle(self, deadline: Deadline) -> None:
@@ -197,32 +175,40 @@ class AsyncPublisher:
         self._retired = True
         self._release_kick()
 
-    def _wait_for_window(self, token: bytes, entry: _Unanswered, limit: float) -> None:
-        """Block until `entry` has its place in the window; its own time starts then."""
+    def _wait_for_window(self, token: bytes, future: PubAckFuture, limit: float) -> None:
+        """Block until `future` has its place in the window; its own time starts then.
+
+        Woken when half of the window is free: woken for each place, caller and reader would take turns for every
+        message. But a place is a place: should less get free, it is found by looking again.
+        """
 
         def entered() -> bool:
-            entry.deadline = time.monotonic() + limit
-            return self._add(token, entry)
+            future.deadline = time.monotonic() + limit
+            return self._add(token, future)
 
         self.flush()
-        if not self._wait_until(entered, Deadline(limit)):
+        if not self._wait_until(entered, Deadline(limit), wake_at=self._max_pending // 2, look_again=LOOK_AGAIN):
             raise TooManyStalledMsgsError(
                 f"{len(self._pending)} publishes are unanswered after {limit} s: this one was not sent"
             )
 
-    def _wait_until(self, condition: Callable[[], bool], deadline: Deadline) -> bool:
-        """Wait for `condition`, which becomes true when entries are popped; it is not called again once true.
+    def _wait_until(
+        self, condition: Callable[[], bool], deadline: Deadline, *, wake_at: int, look_again: float = FOREVER
+    ) -> bool:
+        """Wait for `condition`, which becomes true when futures are popped; it is not called again once true.
 
-        Registered first, looked second: the reader pops first and looks for waiters second.
+        Looked at when `wake_at` or fewer are unanswered, and every `look_again` seconds. Registered first, looked
+        second: the reader pops first and looks for waiters second.
         """
         while True:
-            waiter = locked()
+            waiter = (wake_at, locked())
             with self._lock:
                 self._waiters.append(waiter)
             try:
                 if condition():
                     return True
-                if not waiter.acquire(timeout=deadline.wait_time()):
+                waiter[1].acquire(timeout=min(deadline.wait_time(), look_again))
+                if deadline.expired:
                     return condition()
             finally:
                 with self._lock:
@@ -243,7 +229,7 @@ class AsyncPublisher:
             self._nc._add_listener(self)
             self._nc._before_drained.append(self._settle)
             spawn("publisher", self._run)
-            self._opened = True
+            self._opened = self._ready = True
 
     def _with_sid(self, sid: bytes) -> AsyncPublisher:
         self.sid = sid
@@ -258,21 +244,21 @@ class AsyncPublisher:
             token = raw[0][start:]
             if not raw[3] and self._retry_later(token, raw):
                 continue
-            entry = pop(token, None)
-            if entry is not None:
-                entry.future.complete(raw, None)
+            future = pop(token, None)
+            if future is not None:
+                future.complete(raw, None)
         self._wake_waiters()
 
     def _retry_later(self, token: bytes, raw: RawMessage) -> bool:
         """ADR-22: nobody took it, for there is no leader at the moment. False when it is not to be sent again."""
-        entry = self._pending.get(token)
-        if entry is None or not entry.retries or not is_no_responders(raw[2]):
+        future = self._pending.get(token)
+        if future is None or not future.retries or not is_no_responders(raw[2]):
             return False
-        retry_at = time.monotonic() + entry.retry_wait
-        if retry_at >= entry.deadline:
+        retry_at = time.monotonic() + future.retry_wait
+        if retry_at >= future.deadline:
             return False
-        entry.retries -= 1
-        entry.retry_at = retry_at
+        future.retries -= 1
+        future.retry_at = retry_at
         if retry_at < self._wakes_at:
             self._wake_thread()
         return True
@@ -280,62 +266,71 @@ class AsyncPublisher:
     def remaining(self) -> int:
         """Resubscribed without a limit."""
         self._denied = None
+        self._ready = self._opened and self._closed is None
         return 0
 
     def fail(self, error: NatsError) -> None:
         """The inbox was denied: no ack can reach us."""
         self._denied = error
+        self._ready = False
         self._fail(list(self._pending), error)
 
     def on_disconnect(self) -> None:
         """Sent and unanswered: stored or not, nobody knows. Only what carries an id may be sent again."""
         self._losses += 1
         unsafe = []
-        for token, entry in self._pending.copy().items():
-            if entry.retry_at is not None:
+        for token, future in self._pending.copy().items():
+            if future.retry_at is not None:
                 continue  # nobody took it, and it has not been sent since: js-publisher will
-            if entry.has_msg_id:
-                entry.resend = True
+            if future.has_msg_id:
+                future.resend = True
             else:
                 unsafe.append(token)
-                self._nc._outbox.withdraw(entry.frame)
+                self._nc._outbox.withdraw(future.frame)
         self._fail(unsafe, ConnectionLostError("the connection was lost before the ack came: it may be stored"))
 
     def on_reconnect(self) -> None:
-        for entry in list(self._pending.values()):
-            if entry.resend:
-                entry.resend = False
-                self._send_again(entry)
+        for future in list(self._pending.values()):
+            if future.resend:
+                future.resend = False
+                self._send_again(future)
 
     def on_closed(self, error: NatsError) -> None:
         self._closed = error
+        self._ready = False
         self._fail(list(self._pending), error)
         self._wake_thread()
 
     def on_publish_denied(self, subject: bytes, error: PermissionsError) -> None:
-        denied = [token for token, entry in self._pending.copy().items() if entry.future.subject == subject]
+        denied = [token for token, future in self._pending.copy().items() if future.subject == subject]
         self._fail(denied, error)
 
     def _fail(self, tokens: list[bytes], error: NatsError) -> None:
         for token in tokens:
-            entry = self._pending.pop(token, None)
-            if entry is not None:
-                entry.future.complete(None, error)
+            future = self._pending.pop(token, None)
+            if future is not None:
+                future.complete(None, error)
         self._wake_waiters()
 
-    def _send_again(self, entry: _Unanswered) -> None:
+    def _send_again(self, future: PubAckFuture) -> None:
+        frame = future.frame
+        if future.done():
+            return  # and the frame may be gone with its answer
         try:
-            self._nc._outbox.publish(entry.frame, entry.size, gather=True)
+            self._nc._outbox.publish(frame, future.size, gather=True)
         except NatsError:
             return  # disconnected again or closed: on_reconnect or on_closed takes it from there
-        if entry.future.done():
-            self._nc._outbox.withdraw(entry.frame)  # failed meanwhile: it must not be sent any more
+        if future.done():
+            self._nc._outbox.withdraw(frame)  # failed meanwhile: it must not be sent any more
 
     def _wake_waiters(self) -> None:
-        if self._waiters:
-            with self._lock:
-                while self._waiters:
-                    self._waiters.popleft().release()
+        if not self._waiters:
+            return
+        with self._lock:
+            unanswered = len(self._pending)
+            for waiter in [waiter for waiter in self._waiters if unanswered <= waiter[0]]:
+                self._waiters.remove(waiter)
+                waiter[1].release()
 
     # --- js-publisher -----------------------------------------------------------------------------
 
@@ -371,14 +366,14 @@ class AsyncPublisher:
         """Fail what is overdue, send again what was to wait; returns when to look next."""
         earliest = _NEVER
         overdue = []
-        for token, entry in self._pending.copy().items():
-            if entry.deadline <= now:
+        for token, future in self._pending.copy().items():
+            if future.deadline <= now:
                 overdue.append(token)
-                self._nc._outbox.withdraw(entry.frame)
+                self._nc._outbox.withdraw(future.frame)
                 continue
-            if entry.retry_at is not None and entry.retry_at <= now:
-                entry.retry_at = None
-                self._send_again(entry)
-            earliest = min(earliest, entry.deadline, entry.retry_at or _NEVER)
+            if future.retry_at is not None and future.retry_at <= now:
+                future.retry_at = None
+                self._send_again(future)
+            earliest = min(earliest, future.deadline, future.retry_at or _NEVER)
         self._fail(overdue, TimeoutError("no ack came in time: the message may be stored"))
         return earliest

@@ -45,7 +45,7 @@ def publisher() -> Publisher:
 
 @pytest.fixture
 def future(publisher: Publisher) -> PubAckFuture:
-    return PubAckFuture(publisher, b"orders")  # type: ignore[arg-type]
+    return PubAckFuture(publisher, b"orders", b"PUB orders 0\r\n\r\n", 0, 0.0)  # type: ignore[arg-type]
 
 
 def test_nothing_is_made_until_somebody_waits(future: PubAckFuture) -> None:
@@ -53,6 +53,7 @@ def test_nothing_is_made_until_somebody_waits(future: PubAckFuture) -> None:
     future.complete(ACK, None)
     assert future._lazy_condition is None
     assert future._raw is ACK
+    assert future.frame == b""  # nor does it keep its message
     assert future.result().seq == 7
     assert future._raw is None
 
@@ -108,7 +109,7 @@ def test_callbacks_see_the_result_on_the_publishers_thread(future: PubAckFuture)
 def test_completion_races_with_everything_that_waits(publisher: Publisher) -> None:
     """Waiting, adding callbacks and completing at the same moment: nothing is lost, nothing called twice."""
     for _ in range(300):
-        future = PubAckFuture(publisher, b"orders")  # type: ignore[arg-type]
+        future = PubAckFuture(publisher, b"orders", b"PUB orders 0\r\n\r\n", 0, 0.0)  # type: ignore[arg-type]
         start = threading.Barrier(4)
         called: list[int] = []
 
