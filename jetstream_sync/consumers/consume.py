@@ -23,6 +23,7 @@ from .._threads import join_quietly, locked, spawn
 from ..api.message import JetStreamMessage
 from ..errors import NatsError, SubscriptionClosedError, TimeoutError
 from .inlet import StampedStatus
+from .pull_request import message_size
 from .session import Session
 
 # Leaving the `with` block waits this long for callbacks in progress.
@@ -152,7 +153,9 @@ class ConsumeContext:
     def _run_alone(self) -> None:
         """One worker has no turns to take, and reports what it has done a few messages at a time."""
         session = self._session
-        nc, items, report, size_of = session.nc, session.backlog, session.taken, session.size_of
+        nc, items, report, status = session.nc, session.backlog, session.taken, StampedStatus
+        by_bytes, has_group = session.by_bytes, session.has_group
+        callback = self._callback if self._progress is None else self._handle_in_progress
         done = size = 0
         quantum = 1
         while True:
@@ -160,16 +163,20 @@ class ConsumeContext:
                 raw = items.popleft()
             except IndexError:
                 raw = None
-            if done and (raw is None or done >= quantum or type(raw) is StampedStatus):
+            if done and (raw is None or done >= quantum or type(raw) is status):
                 quantum = report(done, size)
                 done = size = 0
             if raw is None:
                 raw = session.wait()
-            if raw[2] is not None and session.is_status(raw):
+            if (has_group or type(raw) is status) and session.is_status(raw):
                 continue
-            self._handle(JetStreamMessage(raw, nc, session))
+            try:
+                callback(JetStreamMessage(raw, nc, session))
+            except BaseException as error:  # noqa: BLE001 - see _handle
+                session.report(error)
             done += 1
-            size += size_of(raw)
+            if by_bytes:
+                size += message_size(raw)
 
     def _run_in_turns(self) -> None:
         session = self._session
@@ -192,16 +199,21 @@ class ConsumeContext:
                     return JetStreamMessage(raw, session.nc, session)
 
     def _handle(self, message: JetStreamMessage) -> None:
-        progress = self._progress
-        if progress is not None:
-            progress.began(message)
         try:
-            self._callback(message)
+            if self._progress is None:
+                self._callback(message)
+            else:
+                self._handle_in_progress(message)
         except BaseException as error:  # noqa: BLE001 - user code may raise anything, and must not end this thread
             self._session.report(error)  # the message stays unacknowledged and comes again
+
+    def _handle_in_progress(self, message: JetStreamMessage) -> None:
+        assert self._progress is not None
+        self._progress.began(message)
+        try:
+            self._callback(message)
         finally:
-            if progress is not None:
-                progress.finished(message)
+            self._progress.finished(message)
 
 
 class _Progress:

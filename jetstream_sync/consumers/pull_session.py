@@ -2,10 +2,12 @@
 
 Who does what:
 
-  taker      takes from the mailbox, judges statuses in their order, counts what was received and processed
-  js-refill  started with the session; sends pulls and watches the heartbeat; never touches a message. Blocks on
-             its kick, at most until the next heartbeat alarm or the end of a back-off. Ends when `_ended` is set,
-             which is always followed by a kick.
+  taker      takes from the mailbox, judges statuses in their order, counts what was received and processed; at the
+             threshold it sends the next pull itself, because another thread would have to wait for its turn at the
+             interpreter while the buffer runs dry
+  js-refill  started with the session; watches the heartbeat and sends all other pulls: after a reconnect, a
+             status, an alarm, a back-off; never touches a message. Blocks on its kick, at most until the next
+             heartbeat alarm or the end of a back-off. Ends when `_ended` is set, which a kick always follows.
   reader     tells of disconnects and reconnects; only sets fields and kicks
   js-check   after a reconnect: looks the consumer up, beside the pull. Blocks in one request at a time. Ends with
              a definite answer, the end of the session, or the next disconnect.
@@ -89,7 +91,7 @@ class PullSession(Session):
         self._needs_check = False
         self._delivered_since_oversize = False
         self._answers_read = 0
-        # Between the moment a pull is due and the refill thread's turn a report per message would gain nothing.
+        # While a pull is due and may not be sent yet, a report per message would gain nothing.
         threshold = options.threshold_messages or 0
         self._quantum_when_due = max(1, min(MOST_UNREPORTED, threshold // 8))
         self._ended: NatsError | None = None
@@ -166,11 +168,25 @@ class PullSession(Session):
             # In this order: interrupted in between, the count errs on the side that pulls.
             state.processed(count, size)
             self._note_received(count, size)
-            until_due = state.until_due
-            if until_due <= 0:
-                self._kick_refill()
-                return self._quantum_when_due
-        return 1 if self._by_bytes else min(MOST_UNREPORTED, until_due)
+        if state.due:
+            self._refill()
+        if self._by_bytes:
+            return 1
+        until_due = state.until_due
+        return min(MOST_UNREPORTED, until_due) if until_due > 0 else self._quantum_when_due
+
+    def _refill(self) -> None:
+        """Taker: a pull is due; js-refill sends it later when it cannot be sent now."""
+        try:
+            sent = self._pull_if_due()
+        except BaseException:
+            # A signal handler raised: whether the pull has left is not known, so none is relied on.
+            with self._lock:
+                self._reset_to_unread()
+            self._wake()
+            raise
+        if not sent:
+            self._wake()
 
     def received(self, count: int, size: int) -> None:
         """The taker took `count` messages of `size` bytes out of the mailbox; `processed` follows."""
@@ -363,18 +379,21 @@ class PullSession(Session):
         # Requires holding _lock. Concluded: the status that says so may be unread, behind messages.
         return self._connected and self._ended is None and not self._draining and self.inlet.conclusion is None
 
-    def _pull_if_due(self) -> None:
+    def _pull_if_due(self) -> bool:
+        """Send the next pull if it is due and allowed; False when it is not."""
         with self._lock:
             now = time.monotonic()
             if not self._may_pull() or self._backoff.remaining(now):
-                return
+                return False
             owed = self._expects_heartbeat()
             pull = self._state.take_pull(now)
             if pull is None:
-                return
+                return False
             if not owed:
                 self._clock.reset(now)  # until this pull there was nothing to hear
-            self._clock.resume()
+            if self._clock.paused:
+                self._clock.resume()
+                self._kick_refill()  # which sleeps without an end while the clock stands still
             epoch = self._epoch
         body = self._options.body(pull.batch, pull.max_bytes, self.target.pin_id(self._options.priority))
         frame = self.target.pull_frame(body, self.inlet.wire_subject)
@@ -385,6 +404,7 @@ class PullSession(Session):
         if self._epoch != epoch:
             # Lost in between: the frame would go out on the next connection, beside that one's first pull.
             self.nc._outbox.withdraw(frame)
+        return True
 
     def _missed_heartbeat(self) -> float | None:
         """The length of a silence that is too long; the counters are then reset for a new pull."""

@@ -1,0 +1,78 @@
+"""Who sends the pull at the threshold, and what becomes of it when its sender is interrupted."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import pytest
+
+from jetstream_sync import Connection, JetStream
+from tests.support.eventually import eventually
+from tests.support.observer import stream_and_consumer
+
+
+class Interrupted(Exception):
+    """What a signal handler of the user's raises."""
+
+
+@pytest.fixture
+def pulled_by(nc: Connection, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The names of the threads that send pulls, in order."""
+    names: list[str] = []
+    publish = nc._outbox.publish
+
+    def watched(frame: bytes, size: int, **options: Any) -> None:
+        if b".CONSUMER.MSG.NEXT." in frame[:64]:
+            names.append(threading.current_thread().name)
+        publish(frame, size, **options)
+
+    monkeypatch.setattr(nc._outbox, "publish", watched)
+    return names
+
+
+def test_messages_loop_sends_the_pulls_at_the_threshold_itself(js: JetStream, pulled_by: list[str]) -> None:
+    """No other thread is needed to go on: it would have to wait for the interpreter while the loop is busy."""
+    consumer = stream_and_consumer(js, 1000)
+    with consumer.messages(max_messages=100) as stream:
+        for count, _message in enumerate(stream, start=1):
+            if count == 1000:
+                break
+    assert len(pulled_by) >= 18  # one of 100, then each time 50 are processed
+    assert set(pulled_by) == {threading.current_thread().name}
+
+
+def test_consume_sends_the_pulls_at_the_threshold_from_its_worker(js: JetStream, pulled_by: list[str]) -> None:
+    """The same for a callback's thread; the first pull comes from consume() itself."""
+    consumer = stream_and_consumer(js, 1000)
+    seen: list[int] = []
+    with consumer.consume(lambda message: seen.append(message.metadata.sequence.stream), max_messages=100):
+        eventually(lambda: len(seen) == 1000)
+    assert seen == list(range(1, 1001))
+    assert {name.rpartition("-")[0] for name in pulled_by[1:]} == {"js-consume"}
+
+
+def test_pull_whose_sender_is_interrupted_is_sent_again(
+    js: JetStream, nc: Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A signal handler that raises in the sender costs no pull: the refill thread sends one."""
+    consumer = stream_and_consumer(js, 300)
+    stream = consumer.messages(max_messages=100)
+    publish, interruptions = nc._outbox.publish, 0
+
+    def interrupted(frame: bytes, size: int, **options: Any) -> None:
+        nonlocal interruptions
+        if b".CONSUMER.MSG.NEXT." in frame[:64] and threading.current_thread() is threading.main_thread():
+            interruptions += 1
+            raise Interrupted
+        publish(frame, size, **options)
+
+    with stream:
+        monkeypatch.setattr(nc._outbox, "publish", interrupted)
+        seen: set[int] = set()
+        while len(seen) + interruptions < 300:  # what was in hand when a signal came is delivered again, later
+            try:
+                seen.add(stream.next(10).metadata.sequence.stream)
+            except Interrupted:
+                continue
+    assert interruptions >= 1
