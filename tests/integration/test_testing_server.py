@@ -16,9 +16,11 @@ from typing import Any
 
 import pytest
 
+import jetstream_sync
 from jetstream_sync import Connection
 from jetstream_sync.testing import FaultProxy, LocalCluster, LocalServer
 from jetstream_sync.testing import server as server_module
+from jetstream_sync.testing.plugin import _delete_all_streams
 from jetstream_sync.testing.server import PortReservation, find_executable
 from tests.support.certs import CertKit
 from tests.support.eventually import eventually
@@ -572,3 +574,15 @@ def test_main_says_when_the_server_ends_by_itself() -> None:
     assert program.returncode == 1
     assert "ended by itself" in errors
     assert "Server is ready" in errors
+
+
+def test_streams_deleted_between_tests_leave_nothing(nats_server: LocalServer) -> None:
+    """A stream created anew under its old name is empty, though the server answers before it has cleared up."""
+    for _ in range(20):
+        with jetstream_sync.connect(nats_server.url) as nc:
+            js = nc.jetstream()
+            assert js.create_stream(name="AGAIN", subjects=["again"]).info.state.last_seq == 0
+            for _ in range(5):
+                js.publish("again", b"x")
+        _delete_all_streams(nats_server)
+        assert list((nats_server.store_dir / "jetstream").glob("*/streams/*AGAIN")) == []
