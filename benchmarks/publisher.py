@@ -1,32 +1,51 @@
 """The publisher process: sends what the measured client asks for, so that both clients face the same one.
 
 python -m benchmarks.publisher <server url>
+
+One thread on a plain socket: the less time passes here, the more of what is measured is the client's.
 """
 
 from __future__ import annotations
 
+import socket
 import sys
+from urllib.parse import urlsplit
 
-import jetstream_sync
+from jetstream_sync.protocol import commands
+from jetstream_sync.protocol.parser import PING, PONG, Parser, Run
 
 from .scenarios import CORE_SUBJECT, CREDIT_SUBJECT, SUBJECT
 
+PAYLOAD = b"x" * 128
+ONE = commands.publish(SUBJECT.encode(), PAYLOAD)
+# Many frames in one write: the publisher must not be what limits the rate.
+HUNDRED = commands.publish(CORE_SUBJECT.encode(), PAYLOAD) * 100
+
 
 def main(url: str) -> None:
-    nc = jetstream_sync.connect(url, name="publisher")
-    sub = nc.subscribe(CREDIT_SUBJECT)
-    nc.flush()
-    print("ready", flush=True)
-    payload = b"x" * 128
-    frame = b"PUB %b 128\r\n%b\r\n" % (CORE_SUBJECT.encode(), payload)
-    for message in sub:
-        if message.data == b"one":
-            nc.publish(SUBJECT, payload)
-        else:
-            # Many frames in one write: the publisher must not be what limits the rate.
-            for _ in range(int(message.data) // 100):
-                nc._outbox.publish(frame * 100, 0)
-                nc._outbox.wait_for_room()
+    address = urlsplit(url)
+    with socket.create_connection((address.hostname, address.port)) as sock:
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        sock.sendall(commands.connect({"verbose": False, "name": "publisher"}))
+        sock.sendall(commands.subscribe(CREDIT_SUBJECT.encode(), b"1") + commands.PING)
+        parser = Parser()
+        while data := sock.recv(65536):
+            for event in parser.feed(data):
+                if event is PONG:
+                    print("ready", flush=True)
+                elif event is PING:
+                    sock.sendall(commands.PONG)
+                elif isinstance(event, Run):
+                    for *_, credit in event.messages:
+                        answer(sock, credit)
+
+
+def answer(sock: socket.socket, credit: bytes) -> None:
+    if credit == b"one":
+        sock.sendall(ONE)
+        return
+    for _ in range(int(credit) // 100):
+        sock.sendall(HUNDRED)
 
 
 if __name__ == "__main__":
