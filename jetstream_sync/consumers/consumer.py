@@ -15,6 +15,7 @@ from .fetch import MessageBatch
 from .message_stream import MessageStream
 from .pull_request import DEFAULT_MAX_MESSAGES, ConsumeOptions, FetchOptions, Priority
 from .pull_session import PullSession
+from .single_pull import SinglePull
 from .target import PullTarget
 
 Duration = float | timedelta
@@ -109,7 +110,9 @@ class Consumer:
         """One message, or None when none came within `expires`. Raises like fetch()."""
         chosen = Priority.make(group, min_pending, min_ack_pending, priority)
         options = FetchOptions.make(1, expires=expires, idle_heartbeat=idle_heartbeat, priority=chosen)
-        return MessageBatch(self._target, options).take_one()
+        if options.heartbeat_ns or group is not None:
+            return MessageBatch(self._target, options).take_one()
+        return SinglePull(self._target).take(options)
 
     def messages(
         self,

@@ -10,6 +10,15 @@ from ..protocol import commands
 from .pull_request import Priority
 
 
+class Alone:
+    """The source of messages that have none behind them: their acks leave at once."""
+
+    backlog = ()
+
+    def __init__(self, acks: bool) -> None:
+        self.acks = acks
+
+
 class PullTarget:
     """A consumer as pulls see it. Thread-safe: the pins are a dict whose single operations are atomic."""
 
@@ -21,6 +30,7 @@ class PullTarget:
         # The shortest time in which the server may lose patience: backoff replaces ack_wait.
         self.ack_wait = min(info.config.backoff or [info.config.ack_wait or 30.0])
         self.next_subject = client.subject("CONSUMER", "MSG", "NEXT", info.stream_name, info.name).encode()
+        self.alone = Alone(self.acks)
         self._pins: dict[str, str] = {}
 
     def pull_frame(self, body: bytes, inbox: bytes) -> Ephemeral:

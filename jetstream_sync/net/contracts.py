@@ -61,3 +61,10 @@ class Inlet(Protocol):
     def fail(self, error: NatsError) -> None: ...
 
     def remaining(self) -> int: ...
+
+
+class SingleUse(Inlet, Listener, Protocol):
+    """An inlet for one message that watches the connection itself."""
+
+    spent: bool
+    """Whether that message has come: the server has ended the interest then."""

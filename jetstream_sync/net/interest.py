@@ -9,7 +9,7 @@ from typing import TypeVar
 from .._deadline import Deadline, seconds
 from ..errors import ConnectionClosedError, DrainTimeoutError, SubscriptionClosedError, TimeoutError
 from ..protocol import commands
-from .contracts import Inlet, Status
+from .contracts import Inlet, SingleUse, Status
 from .lifecycle import JOIN_SECONDS, Lifecycle
 from .subscription import Subscription
 
@@ -68,6 +68,25 @@ class Interest(Lifecycle):
             self._outbox.control(commands.unsubscribe(inlet.sid))
             del self._subs[inlet.sid]
         self._outbox.flush()
+
+    def _open_pull(self, pull: SingleUse) -> None:
+        """Subscribe and watch the connection for a pull, in one step."""
+        with self._lock:
+            pull.sid = self._new_sid()
+            self._listeners.append(pull)
+            self._add_inlet(pull)
+
+    def _close_pull(self, pull: SingleUse) -> None:
+        """Undo it, wherever it stands. Idempotent, never blocks."""
+        with self._lock:
+            if pull in self._listeners:
+                self._listeners.remove(pull)
+            if self._subs.get(pull.sid) is pull:
+                if not pull.spent:
+                    self._outbox.control(commands.unsubscribe(pull.sid))
+                del self._subs[pull.sid]
+        if not pull.spent:
+            self._outbox.flush()
 
     def _limit_inlet(self, inlet: Inlet, limit: int) -> None:
         """Have the server end the interest after `limit` messages in all. Leaves with the next thing published."""
