@@ -79,6 +79,7 @@ class Outbox:
         self._mu = allocate_lock()
         self._pending_size = pending_size
         self._transport: Transport | None = None
+        self._broken: Transport | None = None  # a send on it failed; the reader has yet to notice
         self._queue: list[bytes] = []
         self._queued = 0  # bytes in _queue
         # Acks, in order. Appended to without the lock, taken under it: they leave before what is queued, which
@@ -113,7 +114,8 @@ class Outbox:
                     raise OutboundBufferLimitError(self._queued, self._pending_size)
                 self.out_msgs += 1
                 self.out_bytes += size
-                if transport and self._sender is None and not (gather or self._queue or self._acks):
+                waits = gather or self._queue or self._acks or self._sender is not None
+                if transport is not None and not waits and transport is not self._broken:
                     # The usual case. Stores and no call between them: a signal handler cannot lose the frame.
                     claim = self._sender = (transport,)
                     transport.outgoing = frame
@@ -258,6 +260,7 @@ class Outbox:
                 self._queue.insert(0, Ephemeral(first))
                 self._queued += len(first)
             self._transport = transport
+            self._broken = None
             self._orphan_stuck()
             self._sender = None
 
@@ -386,6 +389,7 @@ class Outbox:
                     if self._room_waiters:
                         self._wake_room_waiters()
         except OSError:
+            self._broken = transport  # what is published from now on is kept for the next one
             transport.abort()  # wakes the reader, which owns what happens next
         self._release(claim)
 

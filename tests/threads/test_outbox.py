@@ -310,6 +310,22 @@ def test_broken_pipe_is_left_to_the_reader(outbox: Outbox) -> None:
     eventually(lambda: pipe.transport.closes == 1)
 
 
+def test_frames_published_behind_a_broken_pipe_wait_for_the_next_connection(outbox: Outbox) -> None:
+    """Once a send has failed nothing more is thrown after it, though the reader has not noticed yet."""
+    pipe = Pipe()
+    outbox.attach(pipe.transport, b"")
+    pipe.peer.close()
+    outbox.publish(b"<lost>", 1)
+    outbox.publish(b"<kept 1>", 1)
+    outbox.publish(b"<kept 2>", 1)
+    drop(outbox)
+    again = Pipe()
+    outbox.attach(again.transport, b"")
+    outbox.flush()
+    assert again.peer.recv(1000) == b"<kept 1><kept 2>"
+    again.peer.close()
+
+
 def test_detach_for_good_refuses_at_once() -> None:
     """A publisher woken by the end of the connection is told that it is closed, not that a buffer is full."""
     box = Outbox(pending_size=100)

@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
-import os
-import signal
 import subprocess
 import sys
 import textwrap
 import threading
 import time
-from typing import Any
+from collections.abc import Callable
 
 import pytest
 
 import jetstream_sync
 from jetstream_sync import Connection, JetStream, JetStreamMessage, PushSubscription
-from jetstream_sync.errors import ForkError, NatsError, SubscriptionClosedError
+from jetstream_sync.errors import NatsError, SubscriptionClosedError
 from jetstream_sync.testing import LocalServer
 from tests.support.eventually import eventually
+from tests.support.forks import in_child, raised_by
 from tests.support.observer import fill
+from tests.support.signals import interrupted_after
 from tests.support.watchdog import InThread, under_watchdog
 
 
@@ -166,20 +166,11 @@ class Interrupted(Exception):
 def test_signal_in_next_msg_leaves_the_subscription_usable(stream: JetStream) -> None:
     """An exception of a signal handler's ends the wait at once; the next call gets the next message."""
     sub = stream.subscribe("s.>", idle_heartbeat=1.0)
-
-    def handler(number: int, frame: Any) -> None:
-        raise Interrupted
-
-    previous = signal.signal(signal.SIGALRM, handler)
-    try:
-        for number in range(5):
-            signal.setitimer(signal.ITIMER_REAL, 0.05)
-            with pytest.raises(Interrupted):
-                sub.next_msg(None)
-            stream.publish("s.x", b"%d" % number)
-            assert sub.next_msg(2.0).data == b"%d" % number
-    finally:
-        signal.signal(signal.SIGALRM, previous)
+    for number in range(5):
+        with pytest.raises(Interrupted), interrupted_after(0.05, Interrupted):
+            sub.next_msg(None)
+        stream.publish("s.x", b"%d" % number)
+        assert sub.next_msg(2.0).data == b"%d" % number
     sub.unsubscribe()
 
 
@@ -188,28 +179,21 @@ def test_fork_leaves_the_parents_subscription_alone(stream: JetStream) -> None:
     """A forked child that uses an inherited subscription gets ForkError, and the parent notices nothing."""
     sub = stream.subscribe("s.>", durable="d", idle_heartbeat=1.0)
     pull = stream.pull_subscribe("s.>", "p")
-    child = os.fork()
-    if child == 0:
-        outcome = 0
-        for call in (
-            lambda: sub.next_msg(1.0),
-            sub.unsubscribe,
-            sub.drain,
-            pull.fetch,
-            pull.unsubscribe,
-            lambda: next(iter(sub)),
-        ):
-            try:
-                call()
-                outcome = 1
-            except ForkError:
-                pass
-            except BaseException:  # noqa: BLE001 - whatever it is, it is the wrong one
-                outcome = 2
+    calls: list[Callable[[], object]] = [
+        lambda: sub.next_msg(1.0),
+        sub.unsubscribe,
+        sub.drain,
+        pull.fetch,
+        pull.unsubscribe,
+        lambda: next(iter(sub)),
+    ]
+
+    def use() -> list[str]:
+        outcomes = [raised_by(call) for call in calls]
         with sub, pull:
-            pass
-        os._exit(outcome)
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+            return outcomes
+
+    assert in_child(use) == ["ForkError"] * len(calls)
     fill(stream, 1)
     assert sub.next_msg(2.0).data == b"0"
     assert len(pull.fetch(1)) == 1
