@@ -31,6 +31,7 @@ START_TIMEOUT = 10.0
 # SIGTERM makes a server with JetStream flush and leave within milliseconds; past this it is killed.
 STOP_TIMEOUT = 5.0
 _POLL_INTERVAL = 0.005
+_END_INTERVAL = 0.001
 # How long one question to a starting server may take. One that wants TLS first never sends INFO unasked.
 _PROBE_TIMEOUT = 0.5
 # `read` fails at end of file only: when every copy of our end of the pipe is gone without a word.
@@ -154,7 +155,7 @@ class LocalServer:
     @property
     def is_running(self) -> bool:
         """Whether the process lives; a paused one does."""
-        return self._process is not None and self._process.poll() is None
+        return self._process is not None and not _has_ended(self._process)
 
     @property
     def log(self) -> str:
@@ -320,7 +321,7 @@ class LocalServer:
         return self._installation
 
     def _running(self) -> subprocess.Popen[bytes]:
-        if self._process is None or self._process.poll() is not None:
+        if self._process is None or _has_ended(self._process):
             raise RuntimeError("the server is not running")
         return self._process
 
@@ -359,15 +360,38 @@ class LocalServer:
         if process is not None:
             process.send_signal(how)
             process.send_signal(signal.SIGCONT)  # a paused process would keep SIGTERM for later
-            try:
-                process.wait(STOP_TIMEOUT)
-            except subprocess.TimeoutExpired:
+            if not _ends_within(process, STOP_TIMEOUT):
                 process.kill()
-                process.wait()
+                _ends_within(process, None)
             self._process = None
         if guard is not None:
             _dismiss(guard)
             self._guard = None
+
+
+def _has_ended(process: subprocess.Popen[bytes]) -> bool:
+    """Whether the process has ended; it is reaped then.
+
+    Not Popen.poll(): a signal handler that raises in there (Ctrl-C does) can leave its lock taken, and the wait()
+    that follows then lasts for ever.
+    """
+    if process.returncode is None:
+        try:
+            reaped, status = os.waitpid(process.pid, os.WNOHANG)
+        except ChildProcessError:  # another thread was faster, or a handler raised before the outcome was kept
+            reaped, status = process.pid, 0
+        if reaped:
+            process.returncode = os.waitstatus_to_exitcode(status)
+    return process.returncode is not None
+
+
+def _ends_within(process: subprocess.Popen[bytes], timeout: float | None) -> bool:
+    deadline = Deadline(timeout)
+    while not _has_ended(process):
+        if deadline.expired:
+            return False
+        time.sleep(_END_INTERVAL)
+    return True
 
 
 def _dismiss(guard: subprocess.Popen[bytes]) -> None:

@@ -40,6 +40,7 @@ from jetstream_sync.api.fields import Config, described, fields_of, wire
 from jetstream_sync.api.info import AccountInfo, ConsumerInfo, ConsumerPause, PubAck, RawStreamMsg, StreamInfo
 from jetstream_sync.api.kinds import NAME, TEXT
 from jetstream_sync.testing import LocalServer
+from jetstream_sync.testing.plugin import await_removal
 
 TIMEOUT = 10.0
 START = datetime(2024, 2, 29, 12, 30, 15, 123456, tzinfo=timezone.utc)
@@ -79,16 +80,18 @@ def server() -> Iterator[LocalServer]:
 @pytest.fixture(scope="module")
 def js(server: LocalServer) -> Iterator[Requester]:
     with connect(server.url) as nc:
+        nc.flush()  # all its threads run by now: none of them is a test's
         yield Requester(nc)
 
 
 @pytest.fixture(autouse=True)
-def _clean(js: Requester) -> Iterator[None]:
+def _clean(server: LocalServer, js: Requester) -> Iterator[None]:
     js.ask("STREAM.CREATE.ORIGIN", {"name": "ORIGIN", "subjects": ["origin.>"], "allow_direct": True})
     js.ask("STREAM.CREATE.BASE", {"name": "BASE", "subjects": ["base.>"], "storage": "memory"})
     yield
     for name in js.ask("STREAM.NAMES", {})["streams"] or []:
         js.ask(f"STREAM.DELETE.{name}")
+    await_removal(server.store_dir)
 
 
 @dataclass

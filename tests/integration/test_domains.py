@@ -9,6 +9,7 @@ import pytest
 
 from jetstream_sync import Connection, JetStream, JetStreamNotEnabledError, connect
 from jetstream_sync.testing import LocalServer
+from jetstream_sync.testing.plugin import await_removal
 from jetstream_sync.testing.proxy import FaultProxy
 from tests.support.eventually import eventually
 
@@ -26,6 +27,7 @@ def nc(hub: LocalServer) -> Iterator[Connection]:
     for name in list(connection.jetstream().stream_names()):
         connection.jetstream().delete_stream(name)
     connection.close()
+    await_removal(hub.store_dir)
 
 
 @pytest.mark.parametrize("options", [{}, {"domain": "hub"}, {"prefix": "$JS.hub.API"}])

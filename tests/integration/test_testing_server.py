@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import signal
 import socket
 import subprocess
 import sys
@@ -24,6 +22,7 @@ from jetstream_sync.testing.plugin import _delete_all_streams
 from jetstream_sync.testing.server import PortReservation, find_executable
 from tests.support.certs import CertKit
 from tests.support.eventually import eventually
+from tests.support.watchdog import under_watchdog
 
 LAME_DUCK_SOON = 'lame_duck_grace_period: "100ms"\nlame_duck_duration: "30s"\n'
 
@@ -518,62 +517,14 @@ def test_plugin_connection_is_fresh(nats_server: LocalServer, nc: Connection) ->
     assert nc.is_connected
 
 
-# --- python -m jetstream_sync.testing -----------------------------------------------------------
-
-
-def run_main(*arguments: str) -> subprocess.Popen[str]:
-    command = [sys.executable, "-m", "jetstream_sync.testing", *arguments]
-    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-
-
-@pytest.mark.parametrize("ending", [signal.SIGINT, signal.SIGTERM])
-def test_main_runs_until_it_is_told_to_end(ending: signal.Signals) -> None:
-    """It prints the URL, serves, and ends with code 0 and nothing left on Ctrl-C or SIGTERM."""
-    with run_main("--port", "0") as program:
-        assert program.stdout is not None
-        first, second = program.stdout.readline(), program.stdout.readline()
-        url = next(word for word in first.split() if word.startswith("nats://"))
-        store_dir = next(word for word in second.split() if word.startswith("/"))
-        assert "temporary" in second
-        assert stream_names(int(url.rpartition(":")[2])) == []
-        program.send_signal(ending)
-        rest, errors = program.communicate(timeout=10)
-    assert (program.returncode, rest, errors) == (0, "", "")
-    assert not os.path.exists(store_dir)
-
-
-def test_main_keeps_a_given_store(tmp_path: Path) -> None:
-    """With --store-dir the data stay, and it says so."""
-    with run_main("--port", "0", "--store-dir", str(tmp_path)) as program:
-        assert program.stdout is not None
-        program.stdout.readline()
-        assert f"{tmp_path} (kept)" in program.stdout.readline()
-        program.send_signal(signal.SIGINT)
-        program.communicate(timeout=10)
-    assert (tmp_path / "jetstream").is_dir()
-
-
-def test_main_with_a_taken_port_says_so(server: LocalServer) -> None:
-    """A port in use is one clear line and exit code 1."""
-    with run_main("--port", str(server.port)) as program:
-        output, errors = program.communicate(timeout=10)
-    assert (program.returncode, output) == (1, "")
-    assert errors.startswith(f"Port {server.port} is taken")
-    assert len(errors.splitlines()) == 1
-
-
-def test_main_says_when_the_server_ends_by_itself() -> None:
-    """A server that dies under it ends the program with code 1 and the last lines of its log."""
-    with run_main("--port", "0") as program:
-        assert program.stdout is not None
-        program.stdout.readline()
-        store_dir = next(word for word in program.stdout.readline().split() if word.startswith("/"))
-        log = (Path(store_dir).parent / "server.log").read_text()
-        os.kill(int(log[1 : log.index("]")]), signal.SIGKILL)
-        _, errors = program.communicate(timeout=10)
-    assert program.returncode == 1
-    assert "ended by itself" in errors
-    assert "Server is ready" in errors
+def test_close_ends_after_an_exception_out_of_a_poll() -> None:
+    """A handler that raised while the process was looked at (Ctrl-C) must not make close() wait for ever."""
+    with LocalServer(jetstream=False) as server:
+        assert server._process is not None
+        server._process._waitpid_lock.acquire()  # as Popen.poll() leaves it when a signal handler raises in it
+        assert server.is_running
+        under_watchdog(server.close, limit=5)
+        assert not server.is_running
 
 
 def test_streams_deleted_between_tests_leave_nothing(nats_server: LocalServer) -> None:
@@ -582,6 +533,8 @@ def test_streams_deleted_between_tests_leave_nothing(nats_server: LocalServer) -
         with jetstream_sync.connect(nats_server.url) as nc:
             js = nc.jetstream()
             assert js.create_stream(name="AGAIN", subjects=["again"]).info.state.last_seq == 0
+            js.delete_stream("AGAIN")  # a test may do so itself: the next deletion then leaves its folder
+            js.create_stream(name="AGAIN", subjects=["again"])
             for _ in range(5):
                 js.publish("again", b"x")
         _delete_all_streams(nats_server)
