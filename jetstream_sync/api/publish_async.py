@@ -19,7 +19,7 @@ from __future__ import annotations
 import itertools
 import time
 from _thread import LockType, allocate_lock
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -115,18 +115,18 @@ class AsyncPublisher:
         future.retries = retry_attempts
         future.retry_wait = pause or 0.0
         losses = self._losses
-        if not self._add(token, future):
-            self._wait_for_window(token, future, limit)
         try:
+            if not self._add(token, future):
+                self._wait_for_window(token, future, limit)
             # A lone one leaves at once.
             self._nc._outbox.publish(frame, size, gather=len(self._pending) > 1)
-        except BaseException:
+            if future.deadline < self._wakes_at:
+                self._wake_thread()
+        except BaseException:  # nobody gets to hold the future: it must not keep its place in the window
             self._pending.pop(token, None)
             self._nc._outbox.withdraw(frame)
             self._wake_waiters()
             raise
-        if future.deadline < self._wakes_at:
-            self._wake_thread()
         ended = None if self._ready else self._closed or self._denied
         if ended is not None:
             self._fail([token], ended)  # meanwhile: on_closed or fail may not have seen it
@@ -230,6 +230,8 @@ class AsyncPublisher:
             self._nc._before_drained.append(self._settle)
             spawn("publisher", self._run)
             self._opened = self._ready = True
+            if self._denied is not None or self._closed is not None:
+                self._ready = False  # meanwhile: fail or on_closed came before we said so
 
     def _with_sid(self, sid: bytes) -> AsyncPublisher:
         self.sid = sid
@@ -278,15 +280,15 @@ class AsyncPublisher:
     def on_disconnect(self) -> None:
         """Sent and unanswered: stored or not, nobody knows. Only what carries an id may be sent again."""
         self._losses += 1
-        unsafe = []
+        unsafe = {}
         for token, future in self._pending.copy().items():
             if future.retry_at is not None:
                 continue  # nobody took it, and it has not been sent since: js-publisher will
             if future.has_msg_id:
                 future.resend = True
             else:
-                unsafe.append(token)
-                self._nc._outbox.withdraw(future.frame)
+                unsafe[token] = future.frame
+        self._nc._outbox.withdraw_all(unsafe.values())
         self._fail(unsafe, ConnectionLostError("the connection was lost before the ack came: it may be stored"))
 
     def on_reconnect(self) -> None:
@@ -305,7 +307,7 @@ class AsyncPublisher:
         denied = [token for token, future in self._pending.copy().items() if future.subject == subject]
         self._fail(denied, error)
 
-    def _fail(self, tokens: list[bytes], error: NatsError) -> None:
+    def _fail(self, tokens: Iterable[bytes], error: NatsError) -> None:
         for token in tokens:
             future = self._pending.pop(token, None)
             if future is not None:
@@ -365,15 +367,16 @@ class AsyncPublisher:
     def _sweep(self, now: float) -> float:
         """Fail what is overdue, send again what was to wait; returns when to look next."""
         earliest = _NEVER
-        overdue = []
+        overdue = {}
         for token, future in self._pending.copy().items():
             if future.deadline <= now:
-                overdue.append(token)
-                self._nc._outbox.withdraw(future.frame)
+                overdue[token] = future.frame
                 continue
             if future.retry_at is not None and future.retry_at <= now:
                 future.retry_at = None
                 self._send_again(future)
             earliest = min(earliest, future.deadline, future.retry_at or _NEVER)
-        self._fail(overdue, TimeoutError("no ack came in time: the message may be stored"))
+        if overdue:
+            self._nc._outbox.withdraw_all(overdue.values())
+            self._fail(overdue, TimeoutError("no ack came in time: the message may be stored"))
         return earliest

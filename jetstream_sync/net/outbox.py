@@ -22,6 +22,7 @@ import itertools
 import time
 from _thread import LockType, allocate_lock
 from collections import deque
+from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 from .._deadline import Deadline
@@ -194,6 +195,13 @@ class Outbox:
             del self._queue[index]
             self._queued -= len(frame)
             return True
+
+    def withdraw_all(self, frames: Iterable[bytes]) -> None:
+        """withdraw() for many, in one pass over the queue."""
+        unwanted = {id(frame) for frame in frames}
+        with self._mu:
+            self._queue = [frame for frame in self._queue if id(frame) not in unwanted]
+            self._queued = sum(map(len, self._queue))
 
     def ping(self, waiters: deque[Any], waiter: Any) -> bytes:
         """Queue a PING and note who waits for its PONG: PONGs are told apart by their order alone.
