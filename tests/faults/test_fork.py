@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import atexit
 import inspect
-import json
 import multiprocessing
 import os
 import pickle
-import signal
 import threading
 import time
-import traceback
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -23,33 +20,10 @@ from jetstream_sync.errors import ForkError
 from jetstream_sync.testing import LocalServer
 from jetstream_sync.testing.proxy import FaultProxy
 from tests.support.eventually import eventually
+from tests.support.forks import end_in_time, in_child
 
 # Python 3.12 and later warn of every fork in a process that has threads: that is what is tested here.
 pytestmark = pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
-
-CHILD_SECONDS = 10.0
-
-
-def in_child(work: Callable[[], Any]) -> Any:
-    """The JSON result of `work`, done in a forked child; fails when the child does, or takes too long."""
-    reader, writer = os.pipe()
-    child = os.fork()
-    if child == 0:
-        signal.alarm(int(CHILD_SECONDS))  # the end of a child that hangs
-        try:
-            answer = json.dumps({"result": work()})
-        except BaseException:  # noqa: BLE001 - told to the parent, which fails the test
-            answer = json.dumps({"failure": traceback.format_exc()})
-        os.write(writer, answer.encode())
-        os._exit(0)
-    os.close(writer)
-    with os.fdopen(reader, "rb") as pipe:
-        answer = pipe.read().decode()
-    _, status = os.waitpid(child, 0)
-    assert status == 0, f"the child ended with status {status}"
-    told = json.loads(answer)
-    assert "failure" not in told, told["failure"]
-    return told["result"]
 
 
 def refusals(uses: dict[str, Callable[[], object]]) -> dict[str, str]:
@@ -268,7 +242,7 @@ def test_child_that_ends_like_a_program(nc: Connection, proxy: FaultProxy) -> No
     sent = proxy.captured[0].to_server
     child = os.fork()
     if child == 0:
-        signal.alarm(int(CHILD_SECONDS))
+        end_in_time()
         code = 1
         try:
             atexit._run_exitfuncs()  # what sys.exit() leads to; os._exit alone would skip it

@@ -23,6 +23,7 @@ from jetstream_sync.errors import (
 from jetstream_sync.testing import PeerConnection, ScriptedPeer
 from tests.support.eventually import eventually
 from tests.support.jwt import new_seed
+from tests.support.peers import answer_pings
 from tests.support.watchdog import InThread, under_watchdog
 
 MEGABYTE = 1024 * 1024
@@ -69,12 +70,6 @@ def peak_memory() -> int:
 
 def reset_peak_memory() -> None:
     Path("/proc/self/clear_refs").write_text("5")
-
-
-def answer_pings(conn: PeerConnection) -> None:
-    while True:
-        if conn.expect_line(timeout=60) == b"PING":
-            conn.send(b"PONG\r\n")
 
 
 def send_quietly(conn: PeerConnection, data: bytes) -> None:

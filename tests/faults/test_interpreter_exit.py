@@ -87,6 +87,10 @@ SCRIPTS = {
         """,
 }
 
+LAST_LINE = """
+        print("the end", flush=True)
+        """
+
 PREAMBLE = """
 import sys, threading
 from jetstream_sync import connect
@@ -125,13 +129,14 @@ def assert_ends_well(process: subprocess.Popen[bytes]) -> None:
 def test_program_ends_without_close(case: str, nats_server: LocalServer) -> None:
     """A program that never calls close() ends by itself within seconds, silently."""
     with FaultProxy(nats_server, record=False) as proxy:
-        process = start(SCRIPTS[case], proxy.url)
+        process = start(SCRIPTS[case] + LAST_LINE, proxy.url)
+        assert process.stdout is not None
         if "connected" in SCRIPTS[case]:
-            assert process.stdout is not None
             assert process.stdout.readline() == b"connected\n"
             proxy.refuse("close")
             proxy.cut()
-        # Starting an interpreter and importing take up to a second on a busy machine; the rest is the end.
+        # From here on: starting an interpreter takes seconds on a busy machine.
+        assert process.stdout.readline() == b"the end\n"
         begin = time.monotonic()
         assert_ends_well(process)
         assert time.monotonic() - begin < EXIT_SECONDS

@@ -14,42 +14,28 @@ from typing import Any, Literal
 
 import pytest
 
-from jetstream_sync import Connection, connect
+from jetstream_sync import connect
 from jetstream_sync.errors import (
     ConnectionClosedError,
     ConnectionLostError,
     NatsError,
     NoRespondersError,
-    NoServersError,
     OutboundBufferLimitError,
     StaleConnectionError,
     SubscriptionClosedError,
 )
 from jetstream_sync.net.outbox import Outbox
 from jetstream_sync.net.transport import PlainTransport
-from jetstream_sync.testing import FaultProxy, LocalServer, PeerConnection, ScriptedPeer
+from jetstream_sync.testing import FaultProxy, LocalServer
 from tests.support.eventually import eventually
+from tests.support.peers import QUICK, CountingListener, drop
 from tests.support.watchdog import InThread, under_watchdog
-
-QUICK: dict[str, Any] = {"reconnect_time_wait": 0.01, "reconnect_time_wait_max": 0.05, "connect_timeout": 1.0}
 
 
 @pytest.fixture
 def proxy(nats_server: LocalServer) -> Iterator[FaultProxy]:
     with FaultProxy(nats_server) as proxy:
         yield proxy
-
-
-def serve(conn: PeerConnection, **info: Any) -> None:
-    """A scripted server that shakes hands and answers pings until the client leaves."""
-    conn.handshake(**info)
-    answer_pings(conn)
-
-
-def answer_pings(conn: PeerConnection) -> None:
-    while True:
-        if conn.expect_line(timeout=60) == b"PING":
-            conn.send(b"PONG\r\n")
 
 
 # --- cut and reset ---------------------------------------------------------------------------------------
@@ -297,6 +283,7 @@ def test_black_hole_is_found_stale_by_ping(
         began = time.monotonic()
         eventually(lambda: not nc.is_connected)
         assert 0.15 < time.monotonic() - began < 2
+        eventually(lambda: errors)  # told on a thread of its own
         assert isinstance(errors[0], StaleConnectionError)
         proxy.heal()
         eventually(lambda: nc.is_connected)
@@ -342,39 +329,6 @@ def test_delay_slows_and_breaks_nothing(proxy: FaultProxy) -> None:
 
 
 # --- storms ------------------------------------------------------------------------------------------------
-
-
-class CountingListener:
-    """Accepts and drops each connection at once, and notes when."""
-
-    def __init__(self, port: int, treat: Callable[[socket.socket], None]) -> None:
-        self.times: list[float] = []
-        self._treat = treat
-        self._listener = socket.create_server(("127.0.0.1", port))
-        self._listener.settimeout(0.05)
-        self.url = f"nats://127.0.0.1:{self._listener.getsockname()[1]}"
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="storm", daemon=True)
-        self._thread.start()
-
-    def _run(self) -> None:
-        while not self._stop.is_set():
-            try:
-                client, _ = self._listener.accept()
-            except OSError:
-                continue
-            self.times.append(time.monotonic())
-            with client:
-                self._treat(client)
-
-    def close(self) -> None:
-        self._stop.set()
-        self._thread.join(5)
-        self._listener.close()
-
-
-def drop(client: socket.socket) -> None:
-    """Close without a word."""
 
 
 def reset(client: socket.socket) -> None:
@@ -439,172 +393,6 @@ def test_reconnect_after_a_storm_is_quick_again(nats_server: LocalServer, proxy:
         proxy.cut()
         eventually(lambda: nc.stats.reconnects == 2)
         assert time.monotonic() - began < 0.15
-
-
-# --- servers that come and go -----------------------------------------------------------------------------
-
-
-def test_discovered_servers_join_and_leave() -> None:
-    """connect_urls join the pool with a callback, leave it when no longer advertised; explicit ones stay."""
-    found: list[Connection] = []
-    steps: list[threading.Event] = [threading.Event() for _ in range(4)]
-
-    def script(conn: PeerConnection) -> None:
-        conn.handshake(connect_urls=["10.0.0.1:4222"])
-        for step, urls in zip(
-            steps,
-            (
-                ["10.0.0.1:4222", "10.0.0.2:4222", "nonsense:port", 7],
-                ["10.0.0.2:4222"],
-                None,
-                "not a list",
-            ),
-            strict=True,
-        ):
-            step.wait(10)
-            conn.send_info(connect_urls=urls)
-        answer_pings(conn)
-
-    with ScriptedPeer(script) as peer, connect(peer.url, discovered_server_cb=found.append) as nc:
-        assert nc.discovered_servers == ["nats://10.0.0.1:4222"]
-        steps[0].set()
-        eventually(lambda: len(nc.discovered_servers) == 2)
-        assert set(nc.servers) == {peer.url, "nats://10.0.0.1:4222", "nats://10.0.0.2:4222"}
-        eventually(lambda: found == [nc])
-        steps[1].set()
-        eventually(lambda: nc.discovered_servers == ["nats://10.0.0.2:4222"])
-        steps[2].set()
-        steps[3].set()
-        nc.flush()
-        assert nc.discovered_servers == ["nats://10.0.0.2:4222"]
-        assert nc.stats.reconnects == 0
-        nc.close()
-    assert found == [nc]
-
-
-def test_discovered_server_is_used_when_the_known_one_goes(nats_server: LocalServer) -> None:
-    """A server known from INFO alone takes over, with the subscriptions."""
-
-    def script(conn: PeerConnection) -> None:
-        conn.handshake(connect_urls=[f"127.0.0.1:{nats_server.port}"])
-        conn.expect_line(b"SUB")
-        conn.close()
-
-    with ScriptedPeer(script) as peer, connect(peer.url, **QUICK) as nc:
-        sub = nc.subscribe("taken.over")
-        eventually(lambda: nc.connected_url == nats_server.url)
-        nc.publish("taken.over", b"x")
-        assert sub.next_msg(timeout=5).data == b"x"
-        nc.close()
-
-
-def test_rotation_goes_round_all_servers() -> None:
-    """Each loss moves to the next server: the one just lost comes last."""
-    order: list[int] = []
-    gates = [threading.Semaphore(0) for _ in range(3)]
-
-    def script_of(number: int) -> Callable[[PeerConnection], None]:
-        def script(conn: PeerConnection) -> None:
-            order.append(number)
-            conn.handshake()
-            gates[number].acquire(timeout=10)
-
-        return script
-
-    peers = [ScriptedPeer(script_of(number)).start() for number in range(3)]
-    try:
-        nc = connect([peer.url for peer in peers], dont_randomize=True, error_cb=lambda _: None, **QUICK)
-        for turn in range(6):
-            eventually(lambda turn=turn: nc.stats.reconnects == turn and nc.is_connected)
-            gates[turn % 3].release()
-        eventually(lambda: len(order) == 7 and nc.is_connected)
-        nc.close()
-        assert order == [0, 1, 2, 0, 1, 2, 0]
-    finally:
-        for gate in gates:
-            gate.release()
-        for peer in peers:
-            peer.close()
-
-
-def test_servers_are_shuffled_unless_asked_not_to() -> None:
-    """Connections spread over the servers; with dont_randomize they all take the first."""
-    with ScriptedPeer(serve) as one, ScriptedPeer(serve) as two:
-        chosen = set()
-        for _ in range(20):
-            nc = connect([one.url, two.url])
-            chosen.add(nc.connected_url)
-            nc.close()
-        assert chosen == {one.url, two.url}
-        for _ in range(3):
-            nc = connect([one.url, two.url], dont_randomize=True)
-            assert nc.connected_url == one.url
-            nc.close()
-
-
-def test_max_reconnect_attempts_counts_each_server(proxy: FaultProxy) -> None:
-    """The given number of attempts per server, then closed with NoServersError that names it."""
-    first, second = CountingListener(0, drop), CountingListener(0, drop)
-    nc = connect(
-        [proxy.url, first.url, second.url],
-        dont_randomize=True,
-        max_reconnect_attempts=4,
-        error_cb=lambda _: None,
-        **QUICK,
-    )
-    proxy.refuse()
-    proxy.cut()
-    eventually(lambda: nc.is_closed)
-    first.close()
-    second.close()
-    assert (len(first.times), len(second.times)) == (4, 4)
-    assert isinstance(nc.last_error, NoServersError)
-    assert {url for url, _ in nc.last_error.attempts} == {proxy.url, first.url, second.url}
-
-
-@pytest.mark.parametrize("info", [{"ldm": True}], ids=["ldm"])
-def test_lame_duck_without_alternative_stays(info: dict[str, Any]) -> None:
-    """A lame duck that is the only server is kept as long as it lives; the callback comes once."""
-    ducks: list[Connection] = []
-
-    def script(conn: PeerConnection) -> None:
-        conn.handshake()
-        conn.send_info(**info)
-        conn.send_info(**info)
-        answer_pings(conn)
-
-    with ScriptedPeer(script) as peer, connect(peer.url, lame_duck_mode_cb=ducks.append) as nc:
-        eventually(lambda: ducks == [nc])
-        nc.flush()
-        assert nc.is_connected
-        assert nc.stats.reconnects == 0
-        nc.close()
-    assert ducks == [nc]
-
-
-def test_lame_duck_that_closes_at_once_does_not_cost_the_next_session(nats_server: LocalServer) -> None:
-    """A lame duck that is gone before we have moved: one reconnect, and the new session is left alone."""
-    go_lame = threading.Event()
-
-    def script(conn: PeerConnection) -> None:
-        conn.handshake()
-        go_lame.wait(10)
-        conn.send_info(ldm=True)
-        conn.expect_line(b"PING")
-
-    def break_late(*args: Any) -> None:
-        eventually(lambda: nc.connected_url == nats_server.url)
-        give_up(*args)
-
-    with ScriptedPeer(script) as peer:
-        with connect([peer.url, nats_server.url], dont_randomize=True, **QUICK) as nc:
-            give_up = nc._break
-            nc._break = break_late  # type: ignore[method-assign]
-            go_lame.set()
-            eventually(lambda: nc.connected_url == nats_server.url)
-            eventually(lambda: not [t for t in threading.enumerate() if t.name == "js-lameduck"])
-            nc.flush()
-            assert nc.stats.reconnects == 1
 
 
 # --- the buffer ---------------------------------------------------------------------------------------------

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import random
 import signal
@@ -51,10 +52,10 @@ def signal_soon(number: signal.Signals) -> Iterator[list[BaseException]]:
 
     before = signal.signal(number, raise_it)
     sender = threading.Timer(SIGNAL_AFTER, os.kill, (os.getpid(), number))
-    sender.start()
     start = time.monotonic()
     try:
         raised: list[BaseException] = []
+        sender.start()
         with pytest.raises((KeyboardInterrupt, Interrupted)) as caught:
             yield raised
         raised.append(caught.value)
@@ -184,6 +185,7 @@ class Storm:
         self.raised = 0
 
     def __enter__(self) -> Storm:
+        gc.collect()  # what is raised in a finalizer of an earlier test's garbage would go nowhere, too
         self._before = signal.signal(signal.SIGALRM, self._strike)
         return self
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
 import signal
 import sys
 import threading
@@ -19,6 +18,7 @@ from jetstream_sync.errors import ConnectionClosedError, ConsumerDeletedError, M
 from jetstream_sync.testing import LocalServer
 from tests.support.eventually import eventually
 from tests.support.observer import Observer, fill, stream_and_consumer, waiting_pulls
+from tests.support.signals import handler_of, interrupted_after
 from tests.support.watchdog import InThread
 
 
@@ -378,14 +378,11 @@ def test_consume_stopped_in_a_signal_handler(js: JetStream) -> None:
     """A handler that stops the consume while the main thread waits for it."""
     consumer = stream_and_consumer(js)
     context = consumer.consume(print)
-    before = signal.signal(signal.SIGALRM, lambda *_: context.stop())
-    try:
+    with handler_of(signal.SIGALRM, lambda *_: context.stop()):
         signal.setitimer(signal.ITIMER_REAL, 0.2)
         start = time.monotonic()
         assert context.wait(10)
         assert time.monotonic() - start < 2
-    finally:
-        signal.signal(signal.SIGALRM, before)
 
 
 def test_consume_wait_is_interrupted_by_ctrl_c(js: JetStream) -> None:
@@ -393,13 +390,10 @@ def test_consume_wait_is_interrupted_by_ctrl_c(js: JetStream) -> None:
     consumer = stream_and_consumer(js)
     collect = Collector()
     with consumer.consume(collect) as context:
-        timer = threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGINT))
-        timer.start()
         start = time.monotonic()
-        with pytest.raises(KeyboardInterrupt):
+        with pytest.raises(KeyboardInterrupt), interrupted_after(0.2, KeyboardInterrupt):
             context.wait()
         assert time.monotonic() - start < 1.2
-        timer.join()
         js.publish("s.x")
         collect.wait_for(1)
 

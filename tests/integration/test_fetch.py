@@ -3,12 +3,8 @@
 from __future__ import annotations
 
 import gc
-import os
-import signal
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import pytest
@@ -27,29 +23,12 @@ from jetstream_sync.protocol.subjects import new_inbox
 from jetstream_sync.testing import LocalServer
 from tests.support.eventually import eventually
 from tests.support.observer import Observer, fill, stream_and_consumer, waiting_pulls
+from tests.support.signals import interrupted_after
 from tests.support.watchdog import InThread
 
 
 class Interrupted(Exception):
     """What the signal handlers of these tests raise."""
-
-
-@contextmanager
-def interrupted_after(delay: float, number: signal.Signals = signal.SIGALRM) -> Iterator[None]:
-    """A signal whose handler raises comes `delay` seconds from now."""
-
-    def raise_it(*_: object) -> None:
-        raise KeyboardInterrupt if number is signal.SIGINT else Interrupted
-
-    before = signal.signal(number, raise_it)
-    timer = threading.Timer(delay, os.kill, (os.getpid(), number))
-    timer.start()
-    try:
-        yield
-    finally:
-        timer.cancel()
-        timer.join()
-        signal.signal(number, before)
 
 
 def interest(server: LocalServer) -> int:
@@ -337,9 +316,8 @@ def test_fetch_left_by_a_signal_handlers_exception_loses_nothing(js: JetStream) 
     """In 20 of 20 rounds the next fetch gets the next message at once, with delivery count 1."""
     consumer = stream_and_consumer(js)
     for _ in range(20):
-        with interrupted_after(0.02):
-            with pytest.raises(Interrupted):
-                list(consumer.fetch(10, expires=20))
+        with pytest.raises(Interrupted), interrupted_after(0.02, Interrupted):
+            list(consumer.fetch(10, expires=20))
         js.publish("s.x")
         start = time.monotonic()
         (message,) = consumer.fetch(1, expires=2)
@@ -351,11 +329,10 @@ def test_fetch_left_by_a_signal_handlers_exception_loses_nothing(js: JetStream) 
 def test_fetch_interrupted_by_ctrl_c_ends_within_a_second(js: JetStream, nats_server: LocalServer) -> None:
     """KeyboardInterrupt gets out of a waiting fetch, and the interest is gone."""
     consumer = stream_and_consumer(js)
-    with interrupted_after(0.2, signal.SIGINT):
-        start = time.monotonic()
-        with pytest.raises(KeyboardInterrupt):
-            list(consumer.fetch(10, expires=20))
-        assert time.monotonic() - start < 1.2
+    start = time.monotonic()
+    with pytest.raises(KeyboardInterrupt), interrupted_after(0.2, KeyboardInterrupt):
+        list(consumer.fetch(10, expires=20))
+    assert time.monotonic() - start < 1.2
     eventually(lambda: interest(nats_server) == 0, 1.0)
 
 

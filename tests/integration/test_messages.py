@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -23,6 +22,7 @@ from jetstream_sync import (
 )
 from jetstream_sync.testing import LocalServer
 from tests.support.eventually import eventually
+from tests.support.forks import in_child, raised_by
 
 
 @pytest.fixture
@@ -333,18 +333,5 @@ def test_second_form_of_reply_subjects_from_a_real_server(nc: Connection, domain
 def test_message_of_a_forked_connection_cannot_be_acked(nc: Connection, js: JetStream, consumer: Consumer) -> None:
     """In a child the ack raises ForkError and the parent's connection goes on."""
     message = one(js, consumer)
-    reader, writer = os.pipe()
-    pid = os.fork()
-    if pid == 0:
-        outcome = b"none"
-        try:
-            message.ack()
-        except BaseException as error:  # noqa: BLE001 - the parent judges it
-            outcome = type(error).__name__.encode()
-        os.write(writer, outcome)
-        os._exit(0)
-    os.waitpid(pid, 0)
-    os.close(writer)
-    with os.fdopen(reader, "rb") as answer:
-        assert answer.read() == b"ForkError"
+    assert in_child(lambda: raised_by(message.ack)) == "ForkError"
     message.ack_sync()

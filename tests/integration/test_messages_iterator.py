@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import os
 import random
 import signal
 import sys
@@ -28,6 +27,7 @@ from jetstream_sync.errors import (
 from jetstream_sync.testing import LocalServer
 from tests.support.eventually import eventually
 from tests.support.observer import Observer, Seen, fill, stream_and_consumer, waiting_pulls
+from tests.support.signals import handler_of, interrupted_after
 from tests.support.watchdog import InThread
 
 
@@ -383,14 +383,11 @@ def test_messages_interrupted_by_ctrl_c_can_go_on(js: JetStream) -> None:
     """KeyboardInterrupt gets out of a waiting loop within a second; the stream is usable afterwards."""
     consumer = stream_and_consumer(js)
     with consumer.messages() as messages:
-        timer = threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGINT))
-        timer.start()
         start = time.monotonic()
-        with pytest.raises(KeyboardInterrupt):
+        with pytest.raises(KeyboardInterrupt), interrupted_after(0.2, KeyboardInterrupt):
             for _ in messages:
                 pass
         assert time.monotonic() - start < 1.2
-        timer.join()
         js.publish("s.x", b"later")
         assert messages.next(2).data == b"later"
 
@@ -403,14 +400,10 @@ def test_messages_ended_by_a_signal_handler_never_deadlocks(js: JetStream, end: 
     for round_ in range(25):
         consumer = js.create_consumer("S", durable_name=f"R{round_}", ack_policy="none")
         messages = consumer.messages(max_messages=50)
-        before = signal.signal(signal.SIGALRM, lambda *_, one=messages: getattr(one, end)())
-        try:
+        with handler_of(signal.SIGALRM, lambda *_, one=messages: getattr(one, end)()):
             signal.setitimer(signal.ITIMER_REAL, 0.002 + round_ * 0.0005)
             for _ in messages:
                 pass
-        finally:
-            signal.setitimer(signal.ITIMER_REAL, 0)
-            signal.signal(signal.SIGALRM, before)
         assert messages.closed
 
 
@@ -444,9 +437,8 @@ def test_messages_through_a_storm_of_interruptions_never_sticks(js: JetStream, h
     seen: set[bytes] = set()
     interruptions = 0
     chance = random.Random(limit)
-    before = signal.signal(signal.SIGALRM, interrupt)
     deadline = time.monotonic() + 20
-    try:
+    with handler_of(signal.SIGALRM, interrupt):
         with consumer.messages(max_messages=limit, expires=1, idle_heartbeat=0.5, on_error=print) as messages:
             while len(seen) < 500 and time.monotonic() < deadline:
                 try:
@@ -459,8 +451,6 @@ def test_messages_through_a_storm_of_interruptions_never_sticks(js: JetStream, h
                     interruptions += 1
                 except TimeoutError:
                     pass
-    finally:
-        signal.signal(signal.SIGALRM, before)
     assert len(seen) == 500
     assert interruptions > 2
 

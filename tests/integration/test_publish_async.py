@@ -5,11 +5,10 @@ from __future__ import annotations
 import concurrent.futures
 import gc
 import logging
-import os
 import threading
 import time
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import FIRST_COMPLETED, FIRST_EXCEPTION, Future
 from typing import Any
 
@@ -31,6 +30,7 @@ from jetstream_sync import (
 from jetstream_sync.testing import LocalServer
 from jetstream_sync.testing.proxy import FaultProxy
 from tests.support.eventually import eventually
+from tests.support.forks import in_child, raised_by
 from tests.support.watchdog import InThread
 
 
@@ -455,22 +455,8 @@ def test_future_in_a_forked_child_raises(js: JetStream, stream: Stream, mute: st
     """A child has neither the connection nor its answers: waiting there raises ForkError and sends nothing."""
     future = js.publish_async(mute, timeout=30)
     js.publish_async("s.a")  # gathers: the child must not send it
-    reader, writer = os.pipe()
-    pid = os.fork()
-    if pid == 0:
-        outcomes = []
-        for call in (future.result, js.publish_async_wait, lambda: js.publish_async("s.a")):
-            try:
-                call()
-                outcomes.append("none")
-            except BaseException as error:  # noqa: BLE001 - the parent judges it
-                outcomes.append(type(error).__name__)
-        os.write(writer, ",".join(outcomes).encode())
-        os._exit(0)
-    os.waitpid(pid, 0)
-    os.close(writer)
-    with os.fdopen(reader, "rb") as answer:
-        assert answer.read() == b"ForkError,ForkError,ForkError"
+    calls: list[Callable[[], object]] = [future.result, js.publish_async_wait, lambda: js.publish_async("s.a")]
+    assert in_child(lambda: [raised_by(call) for call in calls]) == ["ForkError"] * 3
     assert js.publish_async("s.a").result(5).seq == 2
 
 

@@ -1,0 +1,28 @@
+"""What the tests of push subscriptions share."""
+
+from __future__ import annotations
+
+from jetstream_sync import JetStream, JetStreamMessage, PushSubscription
+from tests.support.eventually import eventually
+
+
+def consumers(js: JetStream) -> list[str]:
+    return sorted(js.get_stream("S").consumer_names())
+
+
+def take(sub: PushSubscription, count: int) -> list[int]:
+    return [int(sub.next_msg(5.0).data) for _ in range(count)]
+
+
+class Collector:
+    """A callback that keeps the messages and lets a test wait for them."""
+
+    def __init__(self) -> None:
+        self.messages: list[JetStreamMessage] = []
+
+    def __call__(self, message: JetStreamMessage) -> None:
+        self.messages.append(message)
+
+    def wait(self, count: int, timeout: float = 5.0) -> list[int]:
+        eventually(lambda: len(self.messages) >= count, timeout, f"{count} messages handled")
+        return [int(message.data) for message in self.messages]
