@@ -1,15 +1,18 @@
 """Rates of the Spark source and sink: `python -m benchmarks.spark_rates [rows]`.
 
 A million rows of 128 bytes with headers, on local[2] and a server of its own. The first run of each warms Spark's
-workers up and is shown as cold; the best of the next ones counts.
+workers up and is shown as cold; the best of the next ones counts. Beside each rate stands who spent how many
+microseconds of CPU per row: that is steadier than the rate where the machine has other work, too.
 """
 
 from __future__ import annotations
 
 import os
+import re
 import sys
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
@@ -53,13 +56,42 @@ def rows(spark: SparkSession, count: int) -> DataFrame:
     )
 
 
+def cpu_seconds() -> dict[str, float]:
+    """CPU time so far of the server, of Spark's JVM and of its Python workers: all children of this process."""
+    spent = {"server": 0.0, "jvm": 0.0, "workers": 0.0}
+    parents: dict[int, tuple[int, str, float]] = {}
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            pid, name, fields = re.fullmatch(r"(\d+) \((.*)\) (.*)", stat.read_text().strip(), re.DOTALL).groups()
+        except (OSError, AttributeError):
+            continue  # ended meanwhile
+        numbers = fields.split()
+        parents[int(pid)] = (int(numbers[1]), name, sum(map(int, numbers[11:15])) / os.sysconf("SC_CLK_TCK"))
+    for pid, (_, name, seconds) in parents.items():
+        if _descends(pid, parents):
+            spent[{"java": "jvm", "nats-server": "server"}.get(name, "workers")] += seconds
+    return spent
+
+
+def _descends(pid: int, parents: dict[int, tuple[int, str, float]]) -> bool:
+    ancestor = parents[pid][0]
+    while ancestor in parents and ancestor != os.getpid():
+        ancestor = parents[ancestor][0]
+    return ancestor == os.getpid()
+
+
 def measured(what: str, count: int, floor: int, goal: int, run: Callable[[], None]) -> bool:
     rates = []
     for turn in range(1 + WARM_RUNS):
-        began = time.perf_counter()
+        began, before = time.perf_counter(), cpu_seconds()
         run()
         rates.append(count / (time.perf_counter() - began))
-        print(f"  {what} {'cold' if not turn else 'warm'}: {rates[-1]:>10,.0f} rows/s", flush=True)
+        spent = {who: (seconds - before[who]) / count * 1e6 for who, seconds in cpu_seconds().items()}
+        costs = ", ".join(f"{who} {micros:.1f}" for who, micros in spent.items())
+        print(
+            f"  {what} {'cold' if not turn else 'warm'}: {rates[-1]:>10,.0f} rows/s   µs CPU per row: {costs}",
+            flush=True,
+        )
     best = max(rates[1:])
     verdict = "goal reached" if best >= goal else "floor reached" if best >= floor else "BELOW THE FLOOR"
     print(f"{what:<6} {best:>10,.0f} rows/s   floor {floor:,}   goal {goal:,}   {verdict}")

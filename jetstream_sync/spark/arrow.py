@@ -7,7 +7,6 @@ nullable, timestamps in microseconds UTC, plain strings and binaries.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from itertools import accumulate
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -19,8 +18,7 @@ HEADERS_TYPE = pa.map_(pa.string(), pa.list_(pa.field("element", pa.string(), nu
 
 _VERSION_LINE = "NATS/1.0\r\n"
 _BLOCK_END = "\r\n\r\n"
-_USUAL_BLOCK = r"\ANATS/1\.0\r\n(?s:.+)\r\n\r\n\z"
-_USUAL_LINE = r"\A(?P<name>[!-9;-~]+):[ \t]*(?P<value>(?:[^ \t\r\n](?:[^\r\n]*[^ \t\r\n])?)?)[ \t]*\z"
+_USUAL_NAME = r"\A[!-9;-~]+\z"
 
 _TYPES: dict[str, pa.DataType] = {
     "stream": pa.string(),
@@ -103,22 +101,35 @@ def _usual_headers(blocks: list[bytes | None]) -> pa.Array | None:
 
     Parsing each block in Python costs several times what reading the message does.
     """
+    whole = pa.array(blocks, pa.binary())
+    if not (_all(pc.starts_with(whole, _VERSION_LINE)) and _all(pc.ends_with(whole, _BLOCK_END))):
+        return None
+    inner = slice(len(_VERSION_LINE), -len(_BLOCK_END))
     try:
-        texts = pa.array(blocks, pa.binary()).cast(pa.string())
+        texts = pa.array([block and block[inner] for block in blocks], pa.binary()).cast(pa.string())
     except pa.ArrowInvalid:
+        return None  # not UTF-8
+    lines = pc.split_pattern(texts, "\r\n")
+    pairs = pc.split_pattern(lines.flatten(), ":", max_splits=1)
+    if not _all(pc.equal(pc.list_value_length(pairs), 2)):
         return None
-    if not pc.all(pc.match_substring_regex(texts, _USUAL_BLOCK)).as_py() and texts.null_count < len(texts):
+    names, values = pc.list_element(pairs, 0), pc.ascii_trim(pc.list_element(pairs, 1), " \t")
+    if not _all(pc.match_substring_regex(pc.unique(names), _USUAL_NAME)) or _any_line_break(values):
         return None
-    lines = pc.split_pattern(pc.utf8_slice_codeunits(texts, len(_VERSION_LINE), -len(_BLOCK_END)), "\r\n")
-    parts = pc.extract_regex(lines.flatten(), _USUAL_LINE)
-    if parts.null_count:
-        return None
-    names, values = parts.field("name"), parts.field("value")
     if _repeats(pc.list_parent_indices(lines), names):
         return None
-    single = pa.ListArray.from_arrays(pa.array(range(len(values) + 1), pa.int32()), values)
-    lengths = pc.fill_null(pc.list_value_length(lines), 0).to_pylist()
-    return _map_array(lengths, names, single)
+    single = pa.ListArray.from_arrays(_ends(pa.repeat(pa.scalar(1, pa.int32()), len(values))), values)
+    return _map_array(_ends(pc.fill_null(pc.list_value_length(lines), 0)), names, single)
+
+
+def _all(conditions: pa.Array) -> bool:
+    """Whether all are true; those that are NULL do not count."""
+    return bool(pc.all(conditions, min_count=0).as_py())
+
+
+def _any_line_break(values: pa.Array) -> bool:
+    """Half a line end is no line end: some clients wrote such."""
+    return not all(_all(pc.invert(pc.match_substring(values, sign))) for sign in "\r\n")
 
 
 def _repeats(rows: pa.Array, names: pa.Array) -> bool:
@@ -142,16 +153,17 @@ def _any_headers_array(blocks: list[bytes | None]) -> pa.Array:
         for texts in found.values():
             per_name.append(len(texts))
             values += texts
-    lists = pa.ListArray.from_arrays(_offsets(per_name), text_array(values))
-    return _map_array(per_message, text_array(names), lists)
+    lists = pa.ListArray.from_arrays(_ends(pa.array(per_name, pa.int32())), text_array(values))
+    return _map_array(_ends(pa.array(per_message, pa.int32())), text_array(names), lists)
 
 
-def _map_array(lengths: list[int], names: pa.Array, values: pa.Array) -> pa.Array:
-    return pa.MapArray.from_arrays(_offsets(lengths), names, values).cast(HEADERS_TYPE)
+def _map_array(ends: pa.Array, names: pa.Array, values: pa.Array) -> pa.Array:
+    return pa.MapArray.from_arrays(ends, names, values).cast(HEADERS_TYPE)
 
 
-def _offsets(lengths: list[int]) -> pa.Array:
-    return pa.array(accumulate(lengths, initial=0), pa.int32())
+def _ends(lengths: pa.Array) -> pa.Array:
+    """Where each of those that follow one another begins, and where the last one ends."""
+    return pa.concat_arrays([pa.array([0], pa.int32()), pc.cumulative_sum(lengths)])
 
 
 def _any_headers(block: bytes) -> dict[bytes, list[bytes]]:

@@ -57,6 +57,9 @@ _DIRECT_HEADERS = frozenset(
 class Fetcher(Protocol):
     """Reads a stream from a sequence on."""
 
+    def stored_between(self, start: int, end: int) -> int:
+        """How many messages there are now from `start` up to and without `end`: so many at least."""
+
     def fetch(self, start: int, count: int) -> Iterator[Chunk]:
         """Messages from `start` on, at most `count`, as far as they are there now."""
 
@@ -89,16 +92,22 @@ class PullFetcher:
         self._delivered = 0  # the consumer sequence of the last message
         self._bounded = True
 
+    def stored_between(self, start: int, end: int) -> int:
+        """What lies before a consumer at `start`, less what lies before one at `end`.
+
+        The second is made later: what is stored meanwhile makes the difference smaller, never larger.
+        """
+        from_start = self._consumer_at(start).info.num_pending
+        at_end = self._create(end)
+        _delete(at_end)
+        return max(0, from_start - at_end.info.num_pending)
+
     def fetch(self, start: int, count: int) -> Iterator[Chunk]:
-        if self._consumer is None or self._position != start:
-            self.close()
-            self._consumer = self._create(start)
-            self._position = start
-            self._delivered = 0
+        consumer = self._consumer_at(start)
         if self._bounded:
-            pull = self._consumer.fetch_nowait(min(count, PULL_MESSAGES), max_bytes=PULL_BYTES)
+            pull = consumer.fetch_nowait(min(count, PULL_MESSAGES), max_bytes=PULL_BYTES)
         else:
-            pull = self._consumer.fetch_nowait(1)
+            pull = consumer.fetch_nowait(1)
             self._bounded = True
         with pull:
             messages = (message._raw for message in pull)
@@ -121,10 +130,15 @@ class PullFetcher:
     def close(self) -> None:
         consumer, self._consumer = self._consumer, None
         if consumer is not None:
-            try:
-                consumer.delete()
-            except NatsError:
-                pass  # gone already, or not to be reached: the server removes it in time
+            _delete(consumer)
+
+    def _consumer_at(self, start: int) -> Consumer:
+        if self._consumer is None or self._position != start:
+            self.close()
+            self._consumer = self._create(start)
+            self._position = start
+            self._delivered = 0
+        return self._consumer
 
     def _create(self, start: int) -> Consumer:
         filters: dict[str, Any] = {}
@@ -142,6 +156,13 @@ class PullFetcher:
             inactive_threshold=INACTIVE_THRESHOLD,
             **filters,
         )
+
+
+def _delete(consumer: Consumer) -> None:
+    try:
+        consumer.delete()
+    except NatsError:
+        pass  # gone already, or not to be reached: the server removes it in time
 
 
 def _runs(messages: Iterator[RawMessage]) -> Iterator[list[RawMessage]]:
@@ -168,6 +189,10 @@ class DirectFetcher:
         self._subjects = subjects
         self._next_by_subject = subjects[0] if len(subjects) == 1 else ">"
         self._batched = bool(info.config.allow_direct) and _version(self._nc) >= DIRECT_BATCH_SINCE
+
+    def stored_between(self, start: int, end: int) -> int:
+        """Not known: what other consumers have finished with is removed at any time."""
+        return 0
 
     def fetch(self, start: int, count: int) -> Iterator[Chunk]:
         rows = self._batch(start, count) if self._batched else self._one_by_one(start, count)

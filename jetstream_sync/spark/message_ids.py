@@ -36,6 +36,14 @@ class TaskIdentity:
         return f"{prefix}.{_NOT_IN_A_TOKEN.sub('_', self.write)}.{self.partition}"
 
 
+@dataclass
+class Written:
+    """What became of a partition's rows. `duplicates` were stored by an earlier run of it."""
+
+    rows: int = 0
+    duplicates: int = 0
+
+
 @dataclass(frozen=True)
 class Marker:
     """The last message of a chunk: how far the partition has come.

@@ -131,6 +131,15 @@ class ConnectionOptions:
             raise ValueError("option 'tlsKeyFile' needs option 'tlsCertFile'")
 
 
+def _check_servers(servers: Secret | None) -> None:
+    """Spark blanks the options password and token wherever it shows a plan, but not what URLs contain."""
+    if servers is not None and "@" in servers.value:
+        raise ValueError(
+            "option 'servers' holds a user, a password or a token, which Spark would show in plans: "
+            "use the options 'user' and 'password', 'token' or 'credentials'"
+        )
+
+
 def _parsed(name: str, parse: Callable[[str], T], text: str) -> T:
     try:
         return parse(str(text))
@@ -158,6 +167,7 @@ class ReadOptions(ConnectionOptions):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        _check_servers(self.servers)
         if not self.stream:
             raise ValueError("option 'stream' is required: the name of the stream to read")
         if self.ending_offsets == EARLIEST:
@@ -179,6 +189,7 @@ class WriteOptions(ConnectionOptions):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        _check_servers(self.servers)
         if self.exactly_once and self.marker_subject is None:
             raise ValueError(
                 "option 'exactlyOnce' needs option 'markerSubject': a subject of the same stream, below which "

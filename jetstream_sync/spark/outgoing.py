@@ -50,10 +50,12 @@ class RowEncoder:
     """Makes messages of rows. One thread."""
 
     def __init__(self, subject: str | None, stream: str | None) -> None:
-        self._subject = None if subject is None else publish_subject(subject)
+        self.subject = None if subject is None else publish_subject(subject)
+        """The subject of all messages, whatever the rows say."""
         block, _ = publish_block(expected_stream=stream)
-        self._start = VERSION_LINE if block is None else block[:-2]
-        self._names: dict[str, bytes] = {}  # names that are valid, as a line begins with them
+        self.start = VERSION_LINE if block is None else block[:-2]
+        """What the header block of every message begins with."""
+        self._names: dict[str, bytes] = {}  # how a line of that name begins
 
     def encode(self, columns: Columns) -> Iterator[Outgoing]:
         """Raises ValueError for a row that cannot be a message, naming the column."""
@@ -69,47 +71,56 @@ class RowEncoder:
             yield Outgoing(subject, data, block, msg_id)
 
     def _subjects(self, column: list[str | None] | None, count: int) -> Iterable[bytes]:
-        if self._subject is not None:
-            return [self._subject] * count
+        if self.subject is not None:
+            return [self.subject] * count
         if column is None or None in column:
             raise ValueError("column 'subject' is NULL: give every row a subject, or the option 'subject'")
         return map(publish_subject, column)  # type: ignore[arg-type]  # None was excluded
 
     def _blocks(self, headers: list[Any] | None, ttls: list[Any] | None, count: int) -> Iterable[bytes]:
         if headers is None and ttls is None:
-            return [self._start] * count
+            return [self.start] * count
         return [
-            self._block(pairs, ttl)
+            self.start + self.header_lines(pairs) + self.ttl_line(ttl)
             for pairs, ttl in zip(headers or [None] * count, ttls or [None] * count, strict=True)
         ]
 
-    def _block(self, pairs: Any, ttl: Any) -> bytes:
-        block = self._start
+    def header_lines(self, pairs: Any) -> bytes:
+        """The lines of one row's headers. Raises ValueError, BadHeaderError."""
+        lines = b""
         for name, values in pairs.items() if isinstance(pairs, Mapping) else pairs or ():
-            start = self._names.get(name)
             for value in (values,) if isinstance(values, str) else values or ():
-                if start is not None and value is not None and value.isprintable() and value.strip() == value:
-                    block += start + value.encode() + b"\r\n"
+                if value is None:
+                    raise ValueError(f"header {name!r} has a value that is NULL")
+                start = self.line_start(name)
+                if not start:
+                    continue
+                if value.isprintable() and value.strip() == value:
+                    lines += start + value.encode() + b"\r\n"
                 else:
-                    block += self._line(name, value)
-                    self._learn(name)
-        if ttl is not None:
-            text, _ = publish_block(ttl=_ttl(ttl))
-            assert text is not None
-            block += text[len(VERSION_LINE) : -2]
-        return block
+                    lines += encode_headers([(name, value)])[len(VERSION_LINE) : -2]
+        return lines
 
-    def _learn(self, name: str) -> None:
-        """A line of this name was encoded, so the name is valid: the next one needs only its value checked."""
-        if len(self._names) < CACHED_NAMES and not name.lower().startswith(_NOT_REPEATED):
-            self._names[name] = f"{name}: ".encode()
+    def line_start(self, name: str) -> bytes:
+        """How a header line of that name begins; empty for one that is left out. Raises BadHeaderError."""
+        start = self._names.get(name)
+        if start is None:
+            start = b"" if name.lower().startswith(_NOT_REPEATED) else _line_start(name)
+            if len(self._names) < CACHED_NAMES:
+                self._names[name] = start
+        return start
 
-    def _line(self, name: str, value: str) -> bytes:
-        if value is None:
-            raise ValueError(f"header {name!r} has a value that is NULL")
-        if name.lower().startswith(_NOT_REPEATED):
+    def ttl_line(self, ttl: Any) -> bytes:
+        if ttl is None:
             return b""
-        return encode_headers([(name, value)])[len(VERSION_LINE) : -2]
+        block, _ = publish_block(ttl=_ttl(ttl))
+        assert block is not None
+        return block[len(VERSION_LINE) : -2]
+
+
+def _line_start(name: str) -> bytes:
+    line_end = len(b"\r\n\r\n")
+    return encode_headers([(name, "")])[len(VERSION_LINE) : -line_end]
 
 
 def with_id(block: bytes, msg_id: str) -> bytes:

@@ -130,6 +130,10 @@ class RangeReader:
         self._position = wanted.start
         self._created = created
         self._fetcher: Fetcher | None = None
+        # With a filter most holes are messages that do not match. Whether one of them was lost is told by numbers.
+        self._expected = 0  # messages that match, when reading began
+        self._read = 0
+        self._doubtful: SequenceRange | None = None  # with holes that were removed from the stream meanwhile
         self._failures = 0
         self._gives_up = time.monotonic() + NO_PROGRESS_SECONDS
 
@@ -148,15 +152,19 @@ class RangeReader:
         """Read what is there, then ask the leader whether that was all."""
         if self._fetcher is None:
             info = self._check_loss(self._position, self._end)
-            self._fetcher = fetcher_for(self._js, info, self._options.subjects)
+            fetcher = fetcher_for(self._js, info, self._options.subjects)
+            if self._options.subjects:
+                self._expected = fetcher.stored_between(self._position, self._end)
+            self._fetcher = fetcher
         before = self._position
         for chunk in self._fetcher.fetch(before, self._end - before):
             complete = chunk.cut(self._end)
             if len(chunk):
                 hole = first_hole(self._position, chunk.sequences)
                 if hole is not None:
-                    self._check_loss(hole, chunk.sequences[-1])
+                    self._check_hole(hole, chunk.sequences[-1])
                 self._position = chunk.sequences[-1] + 1
+                self._read += len(chunk)
                 yield chunk
             if complete:
                 self._finish()
@@ -174,19 +182,35 @@ class RangeReader:
 
     def _finish(self) -> None:
         if self._position < self._end:
-            self._check_loss(self._position, self._end)
+            self._check_hole(self._position, self._end)
         self._position = self._end
+        if self._doubtful is not None and self._read < self._expected:
+            missing = f"{self._expected - self._read} messages of sequences {self._doubtful}"
+            report_loss(self._options, f"{missing} were removed before they were read")
+
+    def _check_hole(self, hole: int, end: int) -> None:
+        if not self._options.subjects:
+            self._check_loss(hole, end)
+            return
+        first = first_sequence(self._same_stream(hole, end))
+        if first > hole:
+            start = hole if self._doubtful is None else self._doubtful.start
+            self._doubtful = SequenceRange(start, min(first, end))
 
     def _check_loss(self, hole: int, end: int) -> StreamInfo:
         """A hole below the stream's first sequence was not there to begin with: retention or a purge made it."""
-        info = self._view.info()
-        if self._created != created_of(info):
-            report_loss(self._options, f"it was created anew, sequences {SequenceRange(hole, end)} are gone")
-            self._created = created_of(info)
+        info = self._same_stream(hole, end)
         first = first_sequence(info)
         if first > hole:
             lost = SequenceRange(hole, min(first, end))
             report_loss(self._options, f"sequences {lost} were removed before they were read")
+        return info
+
+    def _same_stream(self, hole: int, end: int) -> StreamInfo:
+        info = self._view.info()
+        if self._created != created_of(info):
+            report_loss(self._options, f"it was created anew, sequences {SequenceRange(hole, end)} are gone")
+            self._created = created_of(info)
         return info
 
     # --- trouble ------------------------------------------------------------------------------------

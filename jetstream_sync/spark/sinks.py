@@ -1,12 +1,11 @@
-"""How a task stores its messages: pipelined publishes with ids, or atomic batches with markers."""
+"""How a task stores its rows: pipelined publishes with ids, or atomic batches with markers. Imports pyarrow."""
 
 from __future__ import annotations
 
-import json
-import logging
 import time
-from collections.abc import Iterable
-from dataclasses import dataclass
+from typing import Protocol
+
+import pyarrow as pa
 
 from ..api.batch import PublishBatch
 from ..errors import (
@@ -22,14 +21,12 @@ from ..errors import (
 from ..jetstream import JetStream
 from ..protocol.subjects import next_nuid
 from .bulk import BulkPublisher
-from .message_ids import ROWS_PER_CHUNK, Marker, TaskIdentity, rows_already_written
+from .checks import check_stream
+from .frames import FrameEncoder, columns_of
+from .message_ids import ROWS_PER_CHUNK, Marker, TaskIdentity, Written, rows_already_written
 from .options import WriteOptions
-from .outgoing import Outgoing, with_id
+from .outgoing import Outgoing, RowEncoder, with_id
 
-log = logging.getLogger("jetstream_sync.spark")
-
-# Below this the stream may have forgotten a batch's ids before Spark has run the batch again.
-DUPLICATE_WINDOW = 120.0
 # "No responders" is what a publish gets while a server restarts or elects: ride it out, within publishTimeout.
 RETRY_WAIT = 0.25
 # A chunk's messages are in memory here and on the server until it is committed.
@@ -40,73 +37,50 @@ _PASSING = (ConnectionLostError, JetStreamUnavailableError, NoStreamResponseErro
 _PASSING_BATCH_CODES = frozenset((10176, 10210))
 
 
-@dataclass
-class Written:
-    """What became of a partition's rows. `duplicates` were stored by an earlier run of it."""
+class Sink(Protocol):
+    """Stores the rows of one task."""
 
-    rows: int = 0
-    duplicates: int = 0
+    def write(self, batch: pa.RecordBatch) -> None:
+        """Store rows; may leave the rest of it to finish(). Raises ValueError for a row that is no message."""
 
-
-def stream_of(js: JetStream, options: WriteOptions) -> str | None:
-    """The stream that will be written to, if the options tell. Raises StreamNotFoundError."""
-    if options.stream is not None:
-        return options.stream
-    subject = options.marker_subject or options.subject
-    if subject is None:
-        return None
-    probe = f"{subject}.x.0" if options.marker_subject is not None else subject
-    return js.find_stream_name_by_subject(probe)
+    def finish(self) -> Written:
+        """Block until all rows are stored. Raises what keeps one from being stored."""
 
 
-def check_stream(js: JetStream, options: WriteOptions, stream: str) -> None:
-    """Raise for a stream that cannot do what is asked, warn of one that may forget ids too early."""
-    config = js._streams.info(stream).config
-    if options.exactly_once:
-        if not config.allow_atomic:
-            raise ValueError(f"option 'exactlyOnce' needs a stream with allow_atomic; {stream!r} does not have it")
-        return
-    window = config.duplicate_window or 0.0
-    if window < DUPLICATE_WINDOW:
-        log.warning(
-            "stream %r has a duplicate_window of %g s: a batch that Spark runs again later than that is stored "
-            "twice. Use a longer window, or exactlyOnce=true",
-            stream,
-            window,
-        )
+def sink_of(js: JetStream, options: WriteOptions, identity: TaskIdentity) -> Sink:
+    kind = AtomicSink if options.exactly_once else IdempotentSink
+    return kind(js, options, identity)
 
 
 class IdempotentSink:
     """Pipelined publishes. Every message has an id, so one that is sent again is stored once."""
 
     def __init__(self, js: JetStream, options: WriteOptions, identity: TaskIdentity) -> None:
-        self._publisher = BulkPublisher(js._client.nc, options.publish_timeout, options.max_pending)
+        nc = js._client.nc
         self._js = js
         self._options = options
         # The driver checks the stream at start, if the options name it; else one of the tasks when it knows it.
         self._checks_late = options.stream is None and options.subject is None and identity.partition == 0
-        self._id_prefix = identity.id_prefix.encode()
-        self._rows = 0
+        self._publisher = BulkPublisher(nc, options.publish_timeout, options.max_pending)
+        self._encoder = FrameEncoder(
+            RowEncoder(options.subject, options.stream),
+            id_prefix=identity.id_prefix.encode(),
+            reply_prefix=self._publisher.reply_prefix,
+            max_payload=nc.max_payload,
+        )
 
-    def write(self, messages: Iterable[Outgoing]) -> None:
+    def write(self, batch: pa.RecordBatch) -> None:
         """Blocks while the window of unacknowledged messages is full."""
-        publish, prefix, number = self._publisher.publish, self._id_prefix, self._rows
-        for subject, payload, block, msg_id in messages:
-            if msg_id is None:
-                block = b"%bNats-Msg-Id: %b%d\r\n\r\n" % (block, prefix, number)
-            else:
-                block = with_id(block, msg_id)
-            number += 1
-            publish(subject, payload, block)
-        self._rows = number
+        for frames in self._encoder.encode(batch):
+            self._publisher.publish(frames)
 
     def finish(self) -> Written:
         """Wait for every acknowledgement. Raises what a publish failed with."""
         self._publisher.finish()
         self._publisher.close()
-        if self._checks_late and self._publisher.first_ack:
-            check_stream(self._js, self._options, json.loads(self._publisher.first_ack)["stream"])
-        return Written(self._rows, self._publisher.duplicates)
+        if self._checks_late and self._publisher.stream:
+            check_stream(self._js, self._options, self._publisher.stream)
+        return Written(self._encoder.rows, self._publisher.duplicates)
 
 
 class AtomicSink:
@@ -122,6 +96,7 @@ class AtomicSink:
         self._timeout = options.publish_timeout
         self._epoch = identity.epoch or 0
         self._task = next_nuid()
+        self._encoder = RowEncoder(options.subject, options.stream)
         self._marker_subject = identity.marker_subject(options.marker_subject)
         self._stream = options.stream or js.find_stream_name_by_subject(self._marker_subject)
         self._written = Written()
@@ -130,9 +105,9 @@ class AtomicSink:
         last, self._marker_seq = self._last_marker()
         self._skip = rows_already_written(last, self._epoch)
 
-    def write(self, messages: Iterable[Outgoing]) -> None:
+    def write(self, batch: pa.RecordBatch) -> None:
         """Blocks for the acknowledgement of each chunk."""
-        for message in messages:
+        for message in self._encoder.encode(columns_of(batch)):
             self._written.rows += 1
             if self._skip is None or self._written.rows <= self._skip:
                 self._written.duplicates += 1

@@ -49,7 +49,7 @@ class JetStreamStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
         self._asked_at = 0.0
         self._first_start: Offset | None = None  # where this query would start without a checkpoint
         self._initial: Offset | None = None  # the same, once Spark has asked for it: there is no checkpoint
-        self._reached: Offset | None = None  # the end of the last batch planned, for pyspark 4.0 and 4.1
+        self._reached: Offset | None = None  # the end of the last batch planned
         self._target: int | None = None  # availableNow: do not go beyond
 
     # --- driver ---------------------------------------------------------------------------------------
@@ -66,11 +66,7 @@ class JetStreamStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
         available = info.state.last_seq + 1
         if self._target is not None:
             available = min(available, self._target)
-        begin = self._reached if start is None else Offset.from_json(start)
-        if begin is None:
-            # pyspark 4.0 and 4.1 before the first batch: where the query stands is not known, so neither is how
-            # much to read. Should it be a new query, this is batch 0, which remembers its start.
-            return Offset(max(available, self._start().next), created, self._start().base).to_json()
+        begin = self._stands_at() if start is None else Offset.from_json(start)
         position, base = begin.next, begin.base
         if begin.created != created:
             report_loss(self._options, f"it was created anew, what followed sequence {begin.next - 1} is gone")
@@ -131,6 +127,13 @@ class JetStreamStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
             start = patiently(lambda: sequence_at(view, info, self._options.starting_offsets or LATEST))
             self._first_start = Offset(start, created_of(info), base=start)
         return self._first_start
+
+    def _stands_at(self) -> Offset:
+        """Where the query stands, for pyspark 4.0 and 4.1.
+
+        They do not tell, but a query that has a checkpoint begins with the partitions of an empty range there.
+        """
+        return self._start() if self._reached is None else self._reached
 
     def _first_to_read(self, begin: Offset, finish: Offset) -> int:
         """Only a start that was asked for here can be that of batch 0; any other is from the checkpoint."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from pyspark import TaskContext
 from pyspark.sql import datasource
@@ -17,14 +17,11 @@ from pyspark.sql.datasource import DataSourceStreamWriter, DataSourceWriter, Wri
 from pyspark.sql.types import StructType
 
 from ..protocol.subjects import next_nuid
-from .message_ids import TaskIdentity
+from .checks import check_stream, stream_of
+from .message_ids import TaskIdentity, Written
 from .options import WriteOptions
-from .outgoing import COLUMNS, Columns, RowEncoder, columns_of_rows
+from .outgoing import columns_of_rows
 from .shared import jetstream_of, open_connection, open_patiently
-from .sinks import AtomicSink, IdempotentSink, Written, check_stream, stream_of
-
-if TYPE_CHECKING:
-    import pyarrow as pa
 
 log = logging.getLogger("jetstream_sync.spark")
 
@@ -52,29 +49,21 @@ class _TaskWriter:
         self._options = options
         self._names = names
 
-    def _write_partition(self, identity: TaskIdentity, batches: Iterator[Columns]) -> PartitionWritten:
+    def _write_partition(self, identity: TaskIdentity, rows: Iterable[Any]) -> PartitionWritten:
+        # An optional extra: the data source must be importable where pyarrow is not, or it hides all others.
+        from .frames import batch_of
+        from .sinks import sink_of
+
         options = self._options
+        batches = rows if _takes_arrow(self) else map(batch_of, columns_of_rows(rows, self._names))
         nc = open_patiently(options, f"spark write {identity.partition}")
         try:
-            js = jetstream_of(nc, options, publish_async_max_pending=options.max_pending)
-            sink_class = AtomicSink if options.exactly_once else IdempotentSink
-            sink = sink_class(js, options, identity)
-            encoder = RowEncoder(options.subject, options.stream)
-            for columns in batches:
-                sink.write(encoder.encode(columns))
+            sink = sink_of(jetstream_of(nc, options), options, identity)
+            for batch in batches:
+                sink.write(batch)
             return PartitionWritten(sink.finish())
         finally:
             nc.close()
-
-    def _columns(self, iterator: Iterable[Any]) -> Iterator[Columns]:
-        if _takes_arrow(self):
-            return columns_of_arrow(iterator, self._names)
-        return columns_of_rows(iterator, self._names)
-
-
-def columns_of_arrow(batches: Iterable[pa.RecordBatch], names: frozenset[str]) -> Iterator[Columns]:
-    for batch in batches:
-        yield Columns(**{name: batch.column(name).to_pylist() for name in COLUMNS if name in names})
 
 
 # Rows come as Arrow record batches where Spark can: from 4.1 on in both kinds of writers.
@@ -99,7 +88,7 @@ class JetStreamWriter(_TaskWriter, _BatchBase):
     def write(self, iterator: Iterator[Any]) -> WriterCommitMessage:
         """Blocks until every message of the partition is acknowledged."""
         partition = _task_context().partitionId()
-        return self._write_partition(TaskIdentity(self._write_id, None, partition), self._columns(iterator))
+        return self._write_partition(TaskIdentity(self._write_id, None, partition), iterator)
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         _report("written", messages)
@@ -118,9 +107,7 @@ class JetStreamStreamWriter(_TaskWriter, _StreamBase):
         epoch = context.getLocalProperty("streaming.sql.batchId")
         if query is None or epoch is None:
             raise RuntimeError("Spark did not tell the query's id and batch: rows cannot be named")
-        return self._write_partition(
-            TaskIdentity(query, int(epoch), context.partitionId()), self._columns(iterator)
-        )
+        return self._write_partition(TaskIdentity(query, int(epoch), context.partitionId()), iterator)
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
         _report(f"batch {batchId}: written", messages)

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from datetime import datetime, timezone
 
+import pyarrow as pa
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 from jetstream_sync import Connection, JetStream
 from jetstream_sync.errors import DataLossError
+from jetstream_sync.spark import fetchers
 from jetstream_sync.spark.options import ReadOptions
 from jetstream_sync.spark.reader import JetStreamReader
 from jetstream_sync.testing import LocalServer
@@ -192,6 +194,45 @@ def test_purged_while_reading(nats_server: LocalServer, fill: Fill, js: JetStrea
     js.get_stream("S").purge(sequence=60_000)
     with pytest.raises(DataLossError, match="data loss"):
         list(batches)
+
+
+@pytest.fixture
+def half_matching(
+    nats_server: LocalServer, js: JetStream, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[pa.RecordBatch]:
+    """500 of 1000 messages read by a filter, in batches of 100. The stream's odd sequences match."""
+    monkeypatch.setattr(fetchers, "RUN", 100)
+    monkeypatch.setattr(fetchers, "CHUNK_ROWS", 100)
+    js.create_stream(name="S", subjects=["s.>"], storage="memory")
+    for number in range(1000):
+        js.publish_async(f"s.{'ab'[number % 2]}", b"x")
+    js.publish_async_wait(60)
+    options = ReadOptions.parse({"servers": nats_server.url, "stream": "S", "subjects": "s.a"})
+    reader = JetStreamReader(options, ("seq",))
+    (partition,) = reader.partitions()
+    return reader.read(partition)
+
+
+def test_retention_behind_a_filtered_read_is_no_loss(
+    half_matching: Iterator[pa.RecordBatch], js: JetStream
+) -> None:
+    """What was removed had been read, or did not match: no loss, though it leaves holes that are gone."""
+    assert next(half_matching).num_rows == 100
+    (name,) = js.get_stream("S").consumer_names()
+    eventually(lambda: js.get_consumer("S", name).info.num_pending == 0, message="all is on its way")
+    js.get_stream("S").purge(sequence=701)
+    assert sum(batch.num_rows for batch in half_matching) == 400
+
+
+def test_retention_ahead_of_a_filtered_read_is_noticed(
+    half_matching: Iterator[pa.RecordBatch], js: JetStream, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Messages that match were removed before they were read: the error counts them."""
+    monkeypatch.setattr(fetchers, "PULL_MESSAGES", 100)
+    assert next(half_matching).num_rows == 100
+    js.get_stream("S").purge(sequence=601)
+    with pytest.raises(DataLossError, match="200 messages of sequences 200 to 600 were removed"):
+        list(half_matching)
 
 
 def test_recreated_between_planning_and_reading(nats_server: LocalServer, fill: Fill, js: JetStream) -> None:

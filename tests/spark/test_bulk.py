@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import threading
+from itertools import accumulate
 
 import pytest
 
 from jetstream_sync import Connection, JetStream, connect
-from jetstream_sync.errors import APIError, MaxPayloadError, NoStreamResponseError, PermissionsError, TimeoutError
-from jetstream_sync.spark.bulk import BulkPublisher
+from jetstream_sync.errors import APIError, NoStreamResponseError, PermissionsError, TimeoutError
+from jetstream_sync.protocol import commands
+from jetstream_sync.spark.bulk import BulkPublisher, Frames
 from jetstream_sync.spark.outgoing import with_id
 from jetstream_sync.testing import LocalServer
 
@@ -17,20 +19,25 @@ def block(number: int) -> bytes:
     return with_id(b"NATS/1.0\r\n", f"id{number}")
 
 
+def frames(publisher: BulkPublisher, first: int, count: int, size: int) -> Frames:
+    """Messages with ids, as they go over the wire."""
+    made = [
+        commands.publish(b"s.a", b"x" * size, publisher.reply_prefix + b"%d" % number, block(number))
+        for number in range(first, first + count)
+    ]
+    offsets = list(accumulate(map(len, made), initial=0))
+    return Frames(first, memoryview(b"".join(made)), offsets)
+
+
 def publish(
-    nc: Connection,
-    count: int,
-    *,
-    subject: bytes = b"s.a",
-    size: int = 10,
-    timeout: float = 20.0,
-    cut_every: int = 0,
+    nc: Connection, count: int, *, size: int = 10, timeout: float = 20.0, cut_every: int = 0, window: int = 500
 ) -> BulkPublisher:
-    publisher = BulkPublisher(nc, timeout, window=500)
+    publisher = BulkPublisher(nc, timeout, window)
+    step = cut_every or 100
     try:
-        for number in range(count):
-            publisher.publish(b"s.a", b"x" * size, block(number))
-            if cut_every and number % cut_every == cut_every - 1:
+        for first in range(0, count, step):
+            publisher.publish(frames(publisher, first, min(step, count - first), size))
+            if cut_every:
                 nc.force_reconnect()
         publisher.finish()
     finally:
@@ -48,11 +55,12 @@ def test_everything_is_stored(nc: Connection, js: JetStream, count: int) -> None
     assert js.get_stream("S").info.state.messages == count
 
 
-def test_connection_that_breaks_again_and_again(nc: Connection, js: JetStream) -> None:
+def test_connection_that_breaks_again_and_again(nats_server: LocalServer, nc: Connection, js: JetStream) -> None:
     """What was on its way is sent again, and stored once."""
     js.create_stream(name="S", subjects=["s.>"], storage="memory")
     publish(nc, 10_000, cut_every=1500)
-    assert js.get_stream("S").info.state.messages == 10_000
+    with connect(nats_server.url) as another:  # the first one may be about to break once more
+        assert another.jetstream().get_stream("S").info.state.messages == 10_000
 
 
 def test_large_messages_are_bounded_by_bytes(nc: Connection, js: JetStream) -> None:
@@ -85,10 +93,46 @@ def test_refused_message_is_an_error(nc: Connection, js: JetStream) -> None:
     assert caught.value.err_code == 10054
 
 
-def test_message_over_max_payload(nc: Connection) -> None:
-    """Too large for the server: refused before it is sent."""
-    with pytest.raises(MaxPayloadError):
-        publish(nc, 1, size=nc.max_payload + 1)
+@pytest.mark.parametrize("window", [1, 2, 7])
+def test_small_windows(nc: Connection, js: JetStream, window: int) -> None:
+    """No more than the window is on its way, however small it is."""
+    js.create_stream(name="S", subjects=["s.>"], storage="memory")
+    most = 0
+    publisher = BulkPublisher(nc, 20.0, window)
+    send = publisher._send
+
+    def counted(run: bytes | memoryview) -> None:
+        nonlocal most
+        most = max(most, len(publisher._pending))
+        send(run)
+
+    publisher._send = counted  # type: ignore[method-assign]
+    publisher.publish(frames(publisher, 0, 300, 10))
+    publisher.finish()
+    publisher.close()
+    assert js.get_stream("S").info.state.messages == 300
+    assert 1 <= most <= window
+
+
+def test_stream_with_a_misleading_name(nc: Connection, js: JetStream) -> None:
+    """An acknowledgement is told by what it says, not by words in it: a stream may be called error."""
+    js.create_stream(name="error", subjects=["s.>"], storage="memory")
+    assert publish(nc, 1000, timeout=5).stream == "error"
+    assert js.get_stream("error").info.state.messages == 1000
+
+
+def test_frames_are_split_at_their_bounds() -> None:
+    """Runs hold whole frames, in order, at most as many messages and bytes as asked for."""
+    whole = Frames(5, memoryview(b"aabbbc" + b"d" * 9 + b"e"), [0, 2, 5, 6, 15, 16])
+    assert [(run.first, bytes(run.whole())) for run in whole.split(10, 5)] == [
+        (5, b"aabbb"),
+        (7, b"c"),
+        (8, b"ddddddddd"),
+        (9, b"e"),
+    ]
+    assert [len(run) for run in whole.split(2, 100)] == [2, 2, 1]
+    assert [run.tokens for run in whole.split(3, 100)] == [[b"5", b"6", b"7"], [b"8", b"9"]]
+    assert bytes(list(whole.split(2, 100))[1].frame(8)) == b"ddddddddd"
 
 
 def test_server_that_does_not_answer(nats_server: LocalServer, js: JetStream) -> None:

@@ -9,10 +9,13 @@ import pytest
 from pyspark.sql import SparkSession
 
 import jetstream_sync
-from jetstream_sync.spark.options import ConnectionOptions
+from jetstream_sync.spark.options import ConnectionOptions, ReadOptions, WriteOptions
+from jetstream_sync.spark.reader import JetStreamReader
 from jetstream_sync.spark.shared import open_connection
+from jetstream_sync.spark.source import JetStreamDataSource
 from jetstream_sync.testing import LocalServer
 from tests.support.certs import CertKit
+from tests.support.eventually import eventually
 from tests.support.jwt import JwtKit
 
 SECRET = "hunter2-never-shown"
@@ -72,6 +75,47 @@ def test_tls_and_password(
         assert SECRET not in where
 
 
+def test_streaming_query_keeps_no_secret(spark: SparkSession, spark_log: Path, tmp_path: Path) -> None:
+    """Nor are they in a query's checkpoint, its progress, its description, its plan, its log or its failure."""
+    checkpoint = tmp_path / "checkpoint"
+    with LocalServer(config=f'authorization {{ user: "spark", password: "{SECRET}" }}') as server:
+        both = {"servers": server.url, "user": "spark", "password": SECRET}
+        with jetstream_sync.connect(server.url, user="spark", password=SECRET) as nc:
+            js = nc.jetstream()
+            js.create_stream(name="S", subjects=["s.>"])
+            js.create_stream(name="T", subjects=["t.>"])
+            js.publish("s.a", b"x")
+            spark.sparkContext.setLogLevel("DEBUG")
+            try:
+                source = spark.readStream.format("jetstream").options(**both, stream="S")
+                sink = source.option("startingOffsets", "earliest").load().writeStream.format("jetstream")
+                query = sink.options(**both, subject="t.a", checkpointLocation=str(checkpoint)).start()
+                eventually(lambda: js.get_stream("T").info.state.messages == 1, timeout=60)
+                eventually(lambda: query.lastProgress, timeout=60)
+                progress = [str(each) for each in query.recentProgress]
+                plan = query._jsq.explainInternal(True)
+                js.delete_stream("S")
+                js.create_stream(name="S", subjects=["s.>"])
+                with pytest.raises(Exception, match="created anew") as caught:
+                    query.awaitTermination(60)
+            finally:
+                spark.sparkContext.setLogLevel("OFF")
+    files = [path for path in checkpoint.rglob("*") if path.is_file()]
+    assert any(path.parent.name == "offsets" for path in files)
+    shown = [*progress, plan, str(query.status), f"{caught.value!r} {caught.value}", spark_log.read_text()]
+    assert not [text for text in shown if SECRET in text]
+    assert not [path for path in files if SECRET.encode() in path.read_bytes()]
+
+
+def test_options_show_no_secret() -> None:
+    """Whatever prints the options or what holds them."""
+    given = {"servers": "nats://h", "user": SECRET, "password": SECRET, "token": SECRET, "stream": "S"}
+    read, write = ReadOptions.parse(given), WriteOptions.parse({**given, "subject": "s"})
+    reader = JetStreamReader(read, ("seq",))
+    for shown in (read, write, reader, vars(reader), JetStreamDataSource({**given})):
+        assert SECRET not in f"{shown!r} {shown}"
+
+
 # One option changed, so that connecting or reading fails.
 WRONG = {
     "user": "nobody",
@@ -96,22 +140,28 @@ def test_wrong_password_fails_at_once(spark: SparkSession, guarded: LocalServer,
     assert SECRET not in message
 
 
-def test_token_and_url_credentials(spark: SparkSession) -> None:
-    """A token, and user and password inside the URL, are taken, too."""
+def test_token(spark: SparkSession) -> None:
+    """A token is taken, too."""
     with LocalServer(config=f'authorization {{ token: "{SECRET}" }}') as server:
         with jetstream_sync.connect(server.url, token=SECRET) as nc:
             nc.jetstream().create_stream(name="S", subjects=["s.>"])
         source = spark.read.format("jetstream")
         assert source.options(servers=server.url, token=SECRET, stream="S").load().count() == 0
-    with LocalServer(config=f'authorization {{ user: "u", password: "{SECRET}" }}') as server:
-        url = server.url.replace("nats://", f"nats://u:{SECRET}@")
-        with jetstream_sync.connect(url) as nc:
-            nc.jetstream().create_stream(name="S", subjects=["s.>"])
-        source = spark.read.format("jetstream")
-        assert source.options(servers=url, stream="S").load().count() == 0
-        assert SECRET not in error_of(spark, {"servers": url, "stream": "NOSUCH"})
         server.stop()
-        assert SECRET not in error_of(spark, {"servers": url, "stream": "S"})
+        assert SECRET not in error_of(spark, {"servers": server.url, "token": SECRET, "stream": "S"})
+
+
+@pytest.mark.parametrize("login", [f"u:{SECRET}@", f"{SECRET}@"])
+def test_credentials_in_a_url_are_refused(spark: SparkSession, login: str) -> None:
+    """Spark shows the option servers in the plans of some queries: no secret may be in it."""
+    servers = f"nats://127.0.0.1:4222,nats://{login}127.0.0.1:4223"
+    message = error_of(spark, {"servers": servers, "stream": "S"})
+    assert "option 'servers' holds" in message
+    assert SECRET not in message
+    with pytest.raises(Exception, match="option 'servers' holds") as caught:
+        writer = spark.range(1).selectExpr("'x' as data").write.format("jetstream").mode("append")
+        writer.options(servers=servers, subject="s.a").save()
+    assert SECRET not in str(caught.value)
 
 
 def test_credentials_file(spark: SparkSession, tmp_path: Path) -> None:

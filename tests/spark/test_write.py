@@ -6,16 +6,19 @@ import logging
 from collections.abc import Callable
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 from jetstream_sync import JetStream
 from jetstream_sync.errors import JetStreamError
+from jetstream_sync.spark.checks import check_stream
+from jetstream_sync.spark.frames import batch_of
 from jetstream_sync.spark.message_ids import TaskIdentity
 from jetstream_sync.spark.options import WriteOptions
-from jetstream_sync.spark.outgoing import Columns, RowEncoder
+from jetstream_sync.spark.outgoing import Columns
 from jetstream_sync.spark.shared import jetstream_of, open_connection
-from jetstream_sync.spark.sinks import AtomicSink, IdempotentSink, check_stream
+from jetstream_sync.spark.sinks import AtomicSink, IdempotentSink, sink_of
 from jetstream_sync.testing import LocalServer
 
 Write = Callable[..., None]
@@ -109,17 +112,16 @@ def test_exactly_once_batch_write(spark: SparkSession, write: Write, js: JetStre
 # --- the sinks themselves, as a task that runs again sees them --------------------------------------------
 
 
-def columns(count: int) -> Columns:
-    return Columns([b"%d" % number for number in range(count)])
+def rows(count: int) -> pa.RecordBatch:
+    return batch_of(Columns([b"%d" % number for number in range(count)]))
 
 
 def run_sink(server: LocalServer, count: int, options: dict[str, str], *, finish: bool = True) -> Any:
     parsed = WriteOptions.parse({"servers": server.url, "subject": "s.data", **options})
     nc = open_connection(parsed, "test")
     try:
-        sink_class = AtomicSink if parsed.exactly_once else IdempotentSink
-        sink = sink_class(jetstream_of(nc, parsed), parsed, TaskIdentity("query", 3, 0))
-        sink.write(RowEncoder("s.data", None).encode(columns(count)))
+        sink = sink_of(jetstream_of(nc, parsed), parsed, TaskIdentity("query", 3, 0))
+        sink.write(rows(count))
         return sink.finish() if finish else None
     finally:
         nc.close()
@@ -158,13 +160,13 @@ def test_atomic_sink_refuses_a_zombie(nats_server: LocalServer, js: JetStream) -
         mine = jetstream_of(nc, options)
         zombie = AtomicSink(mine, options, TaskIdentity("query", 3, 0))
         rival = AtomicSink(mine, options, TaskIdentity("query", 3, 0))
-        rival.write(RowEncoder("s.data", None).encode(columns(10)))
+        rival.write(rows(10))
         rival.finish()
-        zombie.write(RowEncoder("s.data", None).encode(columns(10)))
+        zombie.write(rows(10))
         with pytest.raises(JetStreamError, match="another attempt"):
             zombie.finish()
         late = AtomicSink(mine, options, TaskIdentity("query", 2, 0))
-        late.write(RowEncoder("s.data", None).encode(columns(10)))
+        late.write(rows(10))
         assert late.finish().duplicates == 10
     assert js.get_stream("S").get_info(subjects_filter="s.data").state.subjects == {"s.data": 10}
 
@@ -190,10 +192,11 @@ def test_short_duplicate_window_is_warned_of_when_rows_name_the_subject(
     """The options do not tell the stream: the first task says it once it knows."""
     js.create_stream(name="S", subjects=["s.>"], duplicate_window=10)
     options = WriteOptions.parse({"servers": nats_server.url})
+    named = pa.RecordBatch.from_pydict({"subject": ["s.data"] * 5, "data": [b"x"] * 5})
     with open_connection(options, "test") as nc, caplog.at_level(logging.WARNING, "jetstream_sync.spark"):
         for partition in (1, 0):
             assert caplog.text == ""
             sink = IdempotentSink(jetstream_of(nc, options), options, TaskIdentity("query", 3, partition))
-            sink.write(RowEncoder("s.data", None).encode(columns(5)))
+            sink.write(named)
             sink.finish()
     assert "duplicate_window of 10 s" in caplog.text
