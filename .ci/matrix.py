@@ -62,7 +62,9 @@ def test_spark(version: str) -> str:
         return "FAILED to install"
     if run(venv / "bin" / "python", "-m", "jetstream_sync.spark.java", "--install"):
         return "FAILED to find a Java"
-    return "ok" if run(venv / "bin" / "python", "-m", "pytest", "-q", "tests/spark") == 0 else "FAILED"
+    # The examples are written for the Spark that setup.cfg installs, and run with it in `make test`.
+    tests = ["-m", "pytest", "-q", "tests/spark", "--ignore=tests/spark/test_spark_examples.py"]
+    return "ok" if run(venv / "bin" / "python", *tests) == 0 else "FAILED"
 
 
 def test_server(version: str) -> str:
