@@ -245,7 +245,8 @@ class Config(_WireObject):
 
     @classmethod
     def _keep_exact(cls, spec: FieldSpec, value: Any, values: dict[str, Any]) -> None:
-        if not spec.kind.is_exact(value, values[spec.name]):
+        decoded = values[spec.name]
+        if decoded is not None and not spec.kind.is_exact(value, decoded):
             values.setdefault("exact_wire", {})[spec.name] = value
 
     def to_wire(self) -> dict[str, Any]:

@@ -124,6 +124,13 @@ def test_time_is_sent_in_utc(time: datetime, wire: str) -> None:
     assert ConsumerConfig(opt_start_time=time).to_wire()["opt_start_time"] == wire
 
 
+def test_zero_time_in_a_config_is_none() -> None:
+    """The server's zero time means that there is none; nothing of it is kept for sending back."""
+    config = ConsumerConfig.from_wire({"opt_start_time": "0001-01-01T00:00:00Z"})
+    assert config.opt_start_time is None
+    assert config.exact_wire == {}
+
+
 def test_naive_datetime_is_refused() -> None:
     """Nobody can know which moment a naive datetime means."""
     with pytest.raises(ValueError, match=r"ConsumerConfig\.pause_until .* time zone"):
