@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import concurrent.futures
+import os
 import time
 from _thread import allocate_lock
 from collections.abc import Callable
@@ -28,8 +29,9 @@ class PubAckFuture(Future[PubAck]):
     """A future that costs little while nobody waits on it.
 
     A standard future makes a Condition at once and has its result when it is set. This one makes the Condition
-    when somebody waits, and reads the ack when somebody asks. The reader thread writes the state first and looks
-    for a Condition second, a waiter makes the Condition first and looks at the state second: one sees the other.
+    when somebody waits, and reads the ack when somebody asks. The state changes under the Condition, or under the
+    lock under which Conditions are made: concurrent.futures.wait and as_completed, which hold the Condition, see a
+    future either done or to be told of, never both.
     Done-callbacks run on the connection's callback thread. It cannot be cancelled: the message is on its way.
     """
 
@@ -84,11 +86,15 @@ class PubAckFuture(Future[PubAck]):
         """The answer, or why there is none. Called once, by whoever took it out of the window."""
         self._raw = raw
         self._exception = error
-        self._state = _FINISHED
-        self.frame = b""  # last: whoever finds it gone finds the future done. Futures are often kept, payloads not
         if self._lazy_condition is None:
-            return
+            with _making_condition:
+                if self._lazy_condition is None:
+                    self._state = _FINISHED
+                    self.frame = b""  # last: whoever finds it gone finds the future done
+                    return
         with self._lazy_condition:
+            self._state = _FINISHED
+            self.frame = b""  # futures are often kept, payloads not
             self._lazy_condition.notify_all()
             for waiter in self._waiters:  # of concurrent.futures.wait and as_completed
                 self._read()
@@ -155,3 +161,12 @@ class PubAckFuture(Future[PubAck]):
         except NatsError as error:
             self._exception = error
         self._raw = None
+
+
+def _after_fork_in_child() -> None:
+    """Whoever held the lock at this moment, likely the reader, does not live here: nobody would release it."""
+    global _making_condition
+    _making_condition = allocate_lock()
+
+
+os.register_at_fork(after_in_child=_after_fork_in_child)

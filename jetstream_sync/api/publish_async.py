@@ -67,6 +67,7 @@ class AsyncPublisher:
         self._opened = False
         self._ready = False  # opened, not denied, not closed: nothing to look at before a publish
         self._waiters: list[tuple[int, LockType]] = []  # each with how few may be unanswered when it is woken
+        self._seat = allocate_lock()  # held by js-publisher: there is one only
         self._kick = locked()
         self._kicked = False
         self._wakes_at = _NEVER
@@ -221,13 +222,18 @@ class AsyncPublisher:
         with self._lock:
             if self._opened:
                 return
+            # Each step looks whether it is done: a signal handler may have raised in an earlier call.
+            if self.sid:
+                self._nc._close_inlet(self)
             inbox = self._nc.new_inbox()
             self._prefix = f"{inbox}.".encode()
             self.subject = f"{inbox}.*"
             self.wire_subject = self.subject.encode()
             self._nc._open_inlet(self._with_sid)
-            self._nc._add_listener(self)
-            self._nc._before_drained.append(self._settle)
+            if self not in self._nc._listeners:
+                self._nc._add_listener(self)
+            if self._settle not in self._nc._before_drained:
+                self._nc._before_drained.append(self._settle)
             spawn("publisher", self._run)
             self._opened = self._ready = True
             if self._denied is not None or self._closed is not None:
@@ -349,6 +355,8 @@ class AsyncPublisher:
             pass  # released already
 
     def _run(self) -> None:
+        if not self._seat.acquire(blocking=False):
+            return  # _open was interrupted after it had started one
         while self._closed is None:
             self._wakes_at = _NEVER  # whatever is added during the sweep kicks
             self._wakes_at = wakes_at = self._sweep(time.monotonic())

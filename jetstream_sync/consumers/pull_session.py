@@ -125,10 +125,11 @@ class PullSession(Session):
 
         Whatever was taken before must have been reported.
         """
-        handed_over = self.inlet.handed_over
+        arrived, answers = self.inlet.handed_over
         if not self.backlog:
-            if handed_over != (self._state.received_units, self._answers_read):
-                self._recover(*handed_over)
+            # More, not merely other: the reader says what it has handed over after it did, and we may be faster.
+            if arrived > self._state.received_units or answers > self._answers_read:
+                self._recover(arrived, answers)
             if self._ended is not None and not self.inlet.mailbox.closed:
                 self.end(self._ended)  # a signal handler raised in the call that was to do this
         try:
@@ -217,14 +218,14 @@ class PullSession(Session):
         Messages lost like that will come again, for nobody acks them; here they are done with. What a status
         said is not known any more: no pull is relied on.
         """
-        if answers != self._answers_read and self.inlet.conclusion is not None:
+        if answers > self._answers_read and self.inlet.conclusion is not None:
             self._on_status(self.inlet.conclusion)
         with self._lock:
             lost = arrived - self._state.received_units
             if lost > 0:
                 self._state.processed(lost, lost)
                 self._state.received(lost, lost)
-            if answers != self._answers_read:
+            if answers > self._answers_read:
                 self._answers_read = answers
                 self._reset_to_unread()
         self._wake()
@@ -257,7 +258,7 @@ class PullSession(Session):
             if rule.consume is not ConsumeVerdict.IGNORE:
                 self._answers_read += 1
             if self._connected:
-                self._clock.resume()  # paused while this was unread: another pull may still be served
+                self._resume_clock()  # paused while this was unread: another pull may still be served
         if report:
             self.report(to_error(status, self.target.next_subject.decode()))
         if rule.consume is not ConsumeVerdict.IGNORE:
@@ -391,9 +392,7 @@ class PullSession(Session):
                 return False
             if not owed:
                 self._clock.reset(now)  # until this pull there was nothing to hear
-            if self._clock.paused:
-                self._clock.resume()
-                self._kick_refill()  # which sleeps without an end while the clock stands still
+            self._resume_clock()
             epoch = self._epoch
         body = self._options.body(pull.batch, pull.max_bytes, self.target.pin_id(self._options.priority))
         frame = self.target.pull_frame(body, self.inlet.wire_subject)
@@ -401,10 +400,17 @@ class PullSession(Session):
             self.nc._outbox.publish(frame, len(body))
         except NatsError:
             pass  # disconnected or closed at this moment: on_reconnect or on_closed follows
-        if self._epoch != epoch:
-            # Lost in between: the frame would go out on the next connection, beside that one's first pull.
+        if self._epoch != epoch or not self.nc.is_connected:
+            # Lost in between, or we are yet to be told so: the frame would go out on the next connection, beside
+            # that one's first pull.
             self.nc._outbox.withdraw(frame)
         return True
+
+    def _resume_clock(self) -> None:
+        # Requires holding _lock. Whoever resumes it kicks: js-refill sleeps without an end while it stands still.
+        if self._clock.paused:
+            self._clock.resume()
+            self._kick_refill()
 
     def _missed_heartbeat(self) -> float | None:
         """The length of a silence that is too long; the counters are then reset for a new pull."""

@@ -48,11 +48,18 @@ class SinglePull:
             nc._outbox.publish(frame, 0)
             raw = self._wait(ends_at)
         finally:
-            if not nc._forked:  # a forked child does not speak for its parent
-                if not self.spent:
-                    nc._outbox.withdraw(frame)
-                nc._close_pull(self)
+            try:
+                self._close(frame)
+            except BaseException:  # a signal handler raised in the midst of it: begin anew
+                self._close(frame)
+                raise
         return None if raw is None else JetStreamMessage(raw, nc, self._target.alone)
+
+    def _close(self, frame: bytes) -> None:
+        if not self._nc._forked:  # a forked child does not speak for its parent
+            if not self.spent:
+                self._nc._outbox.withdraw(frame)
+            self._nc._close_pull(self)
 
     def _wait(self, ends_at: float) -> RawMessage | None:
         while self._answered.acquire(timeout=max(0.0, ends_at - time.monotonic())):

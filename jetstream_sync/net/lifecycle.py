@@ -119,7 +119,12 @@ class Lifecycle:
 
         Starts the writer thread: connect() need not wait for a second one. Ends with connect(), however that does.
         """
-        self._writer_thread = spawn("writer", self._run_writer)
+        try:
+            self._writer_thread = spawn("writer", self._run_writer)
+        except RuntimeError as error:  # no thread to be had: better closed than with nobody to read
+            self._opening.acquire()
+            self._shut_down(error)
+            return None
         self._opening.acquire()
         return self._first_session
 
@@ -293,8 +298,8 @@ class Lifecycle:
         self._callbacks.join(JOIN_SECONDS)
 
     def _join_own_threads(self) -> None:
-        for thread in (self._reader_thread, self._writer_thread):
-            join_quietly(thread, JOIN_SECONDS)
+        join_quietly(self._reader_thread, JOIN_SECONDS)
+        join_quietly(self._writer_thread, JOIN_SECONDS)  # looked at now: the reader may have been yet to start it
 
     def _say_goodbye(self, session: Session) -> None:
         """Send what is queued and wait for the server to close: a plain close could cut off our last bytes."""

@@ -40,6 +40,7 @@ class Dialer:
         )
         self._connected_at: float | None = None
         self._avoid_current = False
+        self._own_failure: Exception | None = None  # what first()'s argument raised: no other server helps
         # interrupt() may come from any thread; _lock guards these three.
         self._lock = allocate_lock()
         self._interrupted = False
@@ -88,7 +89,11 @@ class Dialer:
 
         def on_socket(sock: socket.socket) -> None:
             self._remember(sock)
-            while_waiting()
+            try:
+                while_waiting()
+            except Exception as error:
+                self._own_failure = error
+                raise
 
         session = self._round(attempts, on_socket, reconnecting=False)
         if session is None:
@@ -128,7 +133,7 @@ class Dialer:
             try:
                 session = establish(server.address, self._options, on_socket)
             except Exception as error:
-                if not reconnecting and not isinstance(error, _FAILURES):
+                if not reconnecting and (error is self._own_failure or not isinstance(error, _FAILURES)):
                     raise  # in the caller of connect(): what a signal handler of the user's raised
                 explained = explain(error)
                 attempts.append((server.address.url, explained))

@@ -11,7 +11,10 @@ from typing import Any
 import pytest
 
 from jetstream_sync import ConnectionLostError, JetStreamError, WrongLastSequenceError
+from jetstream_sync.api import futures as futures_module
 from jetstream_sync.api.futures import PubAckFuture
+from tests.support.eventually import eventually
+from tests.support.forks import in_child
 from tests.support.watchdog import InThread
 
 ACK = (b"_INBOX.x.1", None, None, b'{"stream":"S","seq":7}')
@@ -73,6 +76,28 @@ def test_answer_wakes_every_waiter(future: PubAckFuture) -> None:
     waiting = [InThread(future.result, 5) for _ in range(8)]
     future.complete(ACK, None)
     assert {call.result(5).seq for call in waiting} == {7}
+
+
+def test_state_changes_only_when_nobody_holds_the_condition(future: PubAckFuture) -> None:
+    """concurrent.futures.wait counts what is not done, holding the Condition, and is told of that many later."""
+    with future._condition:
+        completing = InThread(future.complete, ACK, None)
+        eventually(lambda: future._raw is ACK)
+        assert not future.done()
+    completing.result(5)
+    assert future.done()
+
+
+def test_forked_child_waits_on_futures_though_the_parent_was_completing_one(publisher: Publisher) -> None:
+    """The lock under which the parent's reader completes futures is not inherited as held."""
+
+    def wait_in_child() -> int:
+        future = PubAckFuture(publisher, b"orders", b"", 0, 0.0)  # type: ignore[arg-type]
+        future.complete(ACK, None)
+        return future.result(5).seq
+
+    with futures_module._making_condition:
+        assert in_child(wait_in_child) == 7
 
 
 @pytest.mark.parametrize(
