@@ -396,7 +396,9 @@ class Outbox:
                     self.out_bytes += 4 * acks  # "+ACK" and its like
                     if self._room_waiters:
                         self._wake_room_waiters()
-        except OSError:
+        except OSError as error:
+            if error.errno is None:
+                raise  # not of a socket: a signal handler's TimeoutError, say, which is for our caller
             self._broken = transport  # what is published from now on is kept for the next one
             transport.abort()  # wakes the reader, which owns what happens next
         self._release(claim)

@@ -326,6 +326,24 @@ def test_frames_published_behind_a_broken_pipe_wait_for_the_next_connection(outb
     again.peer.close()
 
 
+def test_timeout_of_a_signal_handler_reaches_the_publisher(outbox: Outbox) -> None:
+    """TimeoutError is an OSError, too; raised by a handler in the midst of a send it is not the socket's."""
+
+    class Interrupted(CountingTransport):
+        def flush_now(self) -> bool:
+            if self.outgoing == b"<frame>" and threading.current_thread() is threading.main_thread():
+                raise TimeoutError("the user's own alarm")
+            return super().flush_now()
+
+    pipe = Pipe()
+    transport = Interrupted(pipe.transport.sock)
+    outbox.attach(transport, b"")
+    with pytest.raises(TimeoutError, match="own alarm"):
+        outbox.publish(b"<frame>", 1)
+    assert pipe.peer.recv(100) == b"<frame>"  # the writer thread goes on where the publisher was interrupted
+    pipe.peer.close()
+
+
 def test_detach_for_good_refuses_at_once() -> None:
     """A publisher woken by the end of the connection is told that it is closed, not that a buffer is full."""
     box = Outbox(pending_size=100)

@@ -44,7 +44,7 @@ def reference_frame(line: bytes, rest: bytes) -> tuple[Any, bytes]:
     if verb == b"-ERR":
         return text[4:].strip(b" \t").decode(errors="replace").removeprefix("'").removesuffix("'"), rest
     if verb == b"INFO":
-        return json.loads(text[4:]), rest
+        return reference_info(text[4:]), rest
     sizes = {b"MSG": 1, b"HMSG": 2}.get(verb)
     if sizes is None or len(fields) - sizes not in (3, 4):
         raise Malformed
@@ -61,6 +61,16 @@ def reference_frame(line: bytes, rest: bytes) -> tuple[Any, bytes]:
     reply = fields[3] if len(fields) - sizes == 4 else None
     headers = rest[:split] if sizes == 2 else None
     return (fields[2], fields[1], reply, headers, rest[split:total]), rest[total + 2 :]
+
+
+def reference_info(text: bytes) -> dict[str, Any]:
+    try:
+        fields = json.loads(text.decode())
+    except ValueError:
+        raise Malformed from None
+    if not isinstance(fields, dict):
+        raise Malformed
+    return fields
 
 
 def parse(pieces: list[bytes]) -> tuple[list[Any], bool]:
