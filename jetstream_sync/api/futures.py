@@ -108,19 +108,24 @@ class PubAckFuture(Future[PubAck]):
 
         Raises what the publish failed with, concurrent.futures.TimeoutError when `timeout` ran out.
         """
-        self._wait(timeout)
-        try:
-            if self._exception is not None:
-                # Without the traceback of those who raised it before: one loss fails many futures.
-                raise self._exception.with_traceback(None)
-            assert self._result is not None
+        if self._state == _PENDING:
+            self._wait(timeout)
+        if self._raw is not None:
+            self._read()
+        if self._result is not None:
             return self._result
+        try:
+            assert self._exception is not None
+            # Without the traceback of those who raised it before: one loss fails many futures.
+            raise self._exception.with_traceback(None)
         finally:
             del self  # breaks the cycle of this frame, the traceback and the exception
 
     def exception(self, timeout: float | None = None) -> BaseException | None:
         """What the publish failed with, or None. Blocks like result()."""
-        self._wait(timeout)
+        if self._state == _PENDING:
+            self._wait(timeout)
+        self._read()
         return self._exception
 
     def done(self) -> bool:
@@ -136,16 +141,14 @@ class PubAckFuture(Future[PubAck]):
         return False
 
     def _wait(self, timeout: float | None) -> None:
-        if self._state == _PENDING:
-            self._publisher.flush()
-            deadline = None if timeout is None else time.monotonic() + timeout
-            with self._condition:
-                while self._state == _PENDING:
-                    left = None if deadline is None else deadline - time.monotonic()
-                    if left is not None and left <= 0:
-                        raise concurrent.futures.TimeoutError()
-                    self._condition.wait(left)
-        self._read()
+        self._publisher.flush()
+        deadline = None if timeout is None else time.monotonic() + timeout
+        with self._condition:
+            while self._state == _PENDING:
+                left = None if deadline is None else deadline - time.monotonic()
+                if left is not None and left <= 0:
+                    raise concurrent.futures.TimeoutError()
+                self._condition.wait(left)
 
     def __repr__(self) -> str:
         self._read()
@@ -161,6 +164,21 @@ class PubAckFuture(Future[PubAck]):
         except NatsError as error:
             self._exception = error
         self._raw = None
+
+
+def complete_all(answered: list[tuple[PubAckFuture, RawMessage]]) -> None:
+    """complete() for a run of answers, with one lock for all that nobody waits on."""
+    watched = []
+    with _making_condition:
+        for future, raw in answered:
+            if future._lazy_condition is None:
+                future._raw = raw
+                future._state = _FINISHED
+                future.frame = b""  # last, as in complete()
+            else:
+                watched.append((future, raw))
+    for future, raw in watched:
+        future.complete(raw, None)
 
 
 def _after_fork_in_child() -> None:

@@ -19,6 +19,7 @@ from __future__ import annotations
 import itertools
 import time
 from _thread import LockType, allocate_lock
+from collections import deque
 from collections.abc import Callable, Iterable
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
@@ -36,15 +37,13 @@ from ..errors import (
 from ..net.connection import is_no_responders
 from ..net.outbox import Ephemeral
 from ..protocol.parser import RawMessage
-from .futures import PubAckFuture
+from .futures import PubAckFuture, complete_all
 from .publish import checked_retries
 
 if TYPE_CHECKING:
     from ..net.connection import Connection
 
 DEFAULT_MAX_PENDING = 4000
-# How long a place in the window may be overlooked while half of the window is unanswered.
-LOOK_AGAIN = 0.005
 
 _NEVER = float("inf")  # on the monotonic clock
 
@@ -66,7 +65,7 @@ class AsyncPublisher:
         self._lock = allocate_lock()
         self._opened = False
         self._ready = False  # opened, not denied, not closed: nothing to look at before a publish
-        self._waiters: list[tuple[int, LockType]] = []  # each with how few may be unanswered when it is woken
+        self._waiters: deque[LockType] = deque()
         self._seat = allocate_lock()  # held by js-publisher: there is one only
         self._kick = locked()
         self._kicked = False
@@ -154,7 +153,7 @@ class AsyncPublisher:
         """Block until nothing is unanswered. Raises TimeoutError."""
         deadline = Deadline(timeout)
         self.flush()
-        if not self._wait_until(lambda: not self._pending, deadline, wake_at=0):
+        if not self._wait_until(lambda: not self._pending, deadline):
             raise TimeoutError(f"{len(self._pending)} publishes are still unanswered")
 
     def _settle(self, deadline: Deadline) -> None:
@@ -177,39 +176,31 @@ class AsyncPublisher:
         self._release_kick()
 
     def _wait_for_window(self, token: bytes, future: PubAckFuture, limit: float) -> None:
-        """Block until `future` has its place in the window; its own time starts then.
-
-        Woken when half of the window is free: woken for each place, caller and reader would take turns for every
-        message. But a place is a place: should less get free, it is found by looking again.
-        """
+        """Block until `future` has its place in the window; its own time starts then."""
 
         def entered() -> bool:
             future.deadline = time.monotonic() + limit
             return self._add(token, future)
 
         self.flush()
-        if not self._wait_until(entered, Deadline(limit), wake_at=self._max_pending // 2, look_again=LOOK_AGAIN):
+        if not self._wait_until(entered, Deadline(limit)):
             raise TooManyStalledMsgsError(
                 f"{len(self._pending)} publishes are unanswered after {limit} s: this one was not sent"
             )
 
-    def _wait_until(
-        self, condition: Callable[[], bool], deadline: Deadline, *, wake_at: int, look_again: float = FOREVER
-    ) -> bool:
+    def _wait_until(self, condition: Callable[[], bool], deadline: Deadline) -> bool:
         """Wait for `condition`, which becomes true when futures are popped; it is not called again once true.
 
-        Looked at when `wake_at` or fewer are unanswered, and every `look_again` seconds. Registered first, looked
-        second: the reader pops first and looks for waiters second.
+        Registered first, looked second: the reader pops first and looks for waiters second.
         """
         while True:
-            waiter = (wake_at, locked())
+            waiter = locked()
             with self._lock:
                 self._waiters.append(waiter)
             try:
                 if condition():
                     return True
-                waiter[1].acquire(timeout=min(deadline.wait_time(), look_again))
-                if deadline.expired:
+                if not waiter.acquire(timeout=deadline.wait_time()):
                     return condition()
             finally:
                 with self._lock:
@@ -248,13 +239,15 @@ class AsyncPublisher:
     def deliver(self, messages: list[RawMessage], size: int) -> None:
         start = len(self._prefix)
         pop = self._pending.pop
+        answered = []
         for raw in messages:
             token = raw[0][start:]
             if not raw[3] and self._retry_later(token, raw):
                 continue
             future = pop(token, None)
             if future is not None:
-                future.complete(raw, None)
+                answered.append((future, raw))
+        complete_all(answered)
         self._wake_waiters()
 
     def _retry_later(self, token: bytes, raw: RawMessage) -> bool:
@@ -332,13 +325,10 @@ class AsyncPublisher:
             self._nc._outbox.withdraw(frame)  # failed meanwhile: it must not be sent any more
 
     def _wake_waiters(self) -> None:
-        if not self._waiters:
-            return
-        with self._lock:
-            unanswered = len(self._pending)
-            for waiter in [waiter for waiter in self._waiters if unanswered <= waiter[0]]:
-                self._waiters.remove(waiter)
-                waiter[1].release()
+        if self._waiters:
+            with self._lock:
+                while self._waiters:
+                    self._waiters.popleft().release()
 
     # --- js-publisher -----------------------------------------------------------------------------
 

@@ -3,7 +3,7 @@
 Whoever has something to send and finds the socket free sends it at once, in its own thread: no hop, no delay.
 While somebody sends, what others put gathers and leaves with the sender's next call. Acks and pipelined
 publishes may gather on purpose (`gather=True`): they leave when the caller is about to block, when
-GATHER_BYTES have come together, or at the latest GATHER_SECONDS later through the writer thread.
+GATHER_BYTES have come together, or soon, within twice GATHER_SECONDS, through the writer thread.
 
 Sends never block a caller (MSG_DONTWAIT). What the kernel does not take is left to the writer thread, which
 waits for the socket; callers that may wait do so in `wait_for_room`.
@@ -91,6 +91,7 @@ class Outbox:
         self._interrupted: Claim | None = None  # of a sender in which a signal handler raised
         self._orphans: list[Transport] = []  # lost while stuck: the writer thread may be inside, so it closes them
         self._gathering = False
+        self._sends = 0  # how often something gathered has left
         self._closed = False
         self._kick = locked()  # wakes the writer thread
         self._kicked = False
@@ -326,9 +327,24 @@ class Outbox:
         if stuck is not None:
             self._push_stuck(stuck[0], timeout)
         elif gathering:
-            time.sleep(GATHER_SECONDS)
-            self.flush()
+            self._flush_gathered()
         return True
+
+    def _flush_gathered(self) -> None:
+        """Send what has gathered for GATHER_SECONDS, unless its callers do so themselves.
+
+        While they send enough at a time, a send from here would only take the socket out of their hands, and wait
+        for the interpreter before it gives it back.
+        """
+        sends = self._sends
+        time.sleep(GATHER_SECONDS)
+        if self._sends == sends:
+            self.flush()
+            return
+        with self._mu:
+            if self._queue or self._acks:
+                self._gathering = True
+                self._wake_writer()
 
     def _has_work(self) -> bool:
         with self._mu:
@@ -389,6 +405,7 @@ class Outbox:
                     data = b"".join(frames) if len(frames) > 1 else frames[0]
                     # Stores and no call between them: a signal handler cannot lose the frames.
                     transport.outgoing = data
+                    self._sends += 1
                     del self._acks[:acks]
                     self._queue = []
                     self._queued = 0

@@ -158,7 +158,7 @@ class Parser:
             position = 0
             while self._held and position < len(data):
                 position = self._fill(data, position, events)
-            if self._split_next:
+            if self._split_next and len(data) >= MIN_SPLIT_DATA:
                 position = self._split(data, position, events)
             if position < len(data):
                 self._find(data, position, events)
