@@ -65,10 +65,11 @@ class Stream:
         self._consumer_api = ConsumerApi(client)
         self._consumers = ConsumerManager(client)
         self._info = info
+        self._name = info.config.name
 
     @property
     def name(self) -> str:
-        return self._info.config.name
+        return self._name
 
     @property
     def info(self) -> StreamInfo:

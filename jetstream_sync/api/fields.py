@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from ..errors import JetStreamError
-from .kinds import Kind, bad_answer
+from .kinds import Kind, Nested, bad_answer
 
 if TYPE_CHECKING:
     from typing_extensions import dataclass_transform
@@ -67,6 +67,7 @@ class FieldSpec:
         self.key: str = facts["key"] or item.name
         self.kind: Kind = facts["kind"]
         self.plain = self.kind.plain
+        self.is_object = isinstance(self.kind, Nested)
         self.where = f"{cls.__name__}.{item.name}"
         self.since: str = facts["since"]
         self.zero_is_default: bool = facts["zero_is_default"]
@@ -129,9 +130,12 @@ def _default_of(item: dataclasses.Field[Any]) -> Callable[[], Any] | None:
 class _WireObject:
     # Keys of the answer around the object, which are not the object's own.
     _ENVELOPE: ClassVar[frozenset[str]] = frozenset()
+    # Whether objects within this one are read when somebody asks for them: most of an info is never looked at.
+    _DEFERS: ClassVar[bool] = False
 
     unknown_fields: dict[str, Any] = field(default_factory=dict, kw_only=True)
     """What the server sent and this version does not know, by JSON name; sent back as it is."""
+    _deferred: dict[str, Any] = field(default_factory=dict, kw_only=True, repr=False, compare=False)
 
     if not TYPE_CHECKING:  # type checkers derive it from the fields
 
@@ -169,6 +173,7 @@ class _WireObject:
         table = _table(cls)
         values = table.constants.copy()
         unknown = values["unknown_fields"] = {}
+        deferred = values["_deferred"] = {}
         by_key = table.by_key
         for key, value in wire.items():
             spec = by_key.get(key)
@@ -177,17 +182,33 @@ class _WireObject:
                     unknown[key] = value
             elif type(value) is spec.plain:
                 values[spec.name] = value
+            elif spec.is_object and cls._DEFERS and type(value) is dict:
+                deferred[spec.name] = value
             elif value is not None:
                 values[spec.name] = spec.kind.decode(value, spec.where)
                 if spec.kind.lossy:
                     cls._keep_exact(spec, value, values)
+        for name in deferred:
+            values.pop(name, None)  # its default: an empty slot is what has __getattr__ called
         for name, factory in table.factories:
-            if name not in values:
+            if name not in values and name not in deferred:
                 values[name] = factory()
         for spec in table.required:
-            if spec.name not in values:
+            if spec.name not in values and spec.name not in deferred:
                 raise JetStreamError(f"the server's answer cannot be read: {spec.where} is missing")
         return _restore(cls, values)
+
+    if not TYPE_CHECKING:  # type checkers would take any name for an attribute
+
+        def __getattr__(self, name: str) -> Any:
+            """An object within this one that nobody has asked for yet. Raises JetStreamError like from_wire()."""
+            spec = _table(type(self)).by_name.get(name)
+            if spec is None or name not in self._deferred:
+                raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+            # Two threads may both read it, with the same outcome; so what it is read from stays.
+            value = spec.kind.decode(self._deferred[name], spec.where)
+            object.__setattr__(self, name, value)
+            return value
 
     @classmethod
     def _keep_exact(cls, spec: FieldSpec, value: Any, values: dict[str, Any]) -> None:
@@ -212,6 +233,7 @@ class _WireObject:
     # Copies and pickles are taken as they are: what was read from a server is not checked as a user's input.
     def __reduce__(self) -> tuple[Any, ...]:
         values = {item.name: getattr(self, item.name) for item in dataclasses.fields(self)}
+        values["_deferred"] = {}  # all of it has just been read
         return (_restore, (type(self), values))
 
 
@@ -227,6 +249,7 @@ def _restore(cls: type[_Object], values: dict[str, Any]) -> _Object:
 class Info(_WireObject):
     """What the server tells. Plain data: nothing is checked when it is set."""
 
+    _DEFERS: ClassVar[bool] = True
     _ENVELOPE: ClassVar[frozenset[str]] = frozenset(
         {"type", "error", "total", "offset", "limit", "did_create", "success"}
     )

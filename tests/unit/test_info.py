@@ -228,9 +228,21 @@ def test_defaults_are_not_shared() -> None:
     ],
 )
 def test_wrong_json_type_names_the_place(cls: type[Info], wire: Any, place: str) -> None:
-    """An answer of the wrong shape is a JetStreamError that says where."""
+    """An answer of the wrong shape is a JetStreamError that says where; in objects within, when they are read."""
     with pytest.raises(JetStreamError, match=f"cannot be read: {place}"):
-        cls.from_wire(wire)
+        cls.from_wire(wire).to_wire()
+
+
+def test_objects_within_are_read_once_and_when_asked_for() -> None:
+    """Most of an info is never looked at; what is looked at stays the same object, and can be changed."""
+    info = StreamInfo.from_wire({"config": {"name": "S"}, "state": {"messages": 3}, "created": None})
+    assert info.state.messages == 3
+    assert info.config is info.config
+    info.config.description = "changed"
+    assert info.to_wire()["config"]["description"] == "changed"
+    assert info == copy.deepcopy(info) == pickle.loads(pickle.dumps(info))
+    with pytest.raises(AttributeError, match="has no attribute 'nothing'"):
+        info.nothing  # type: ignore[attr-defined]  # noqa: B018
 
 
 def test_long_value_is_shortened_in_the_error() -> None:
