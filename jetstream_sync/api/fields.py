@@ -126,8 +126,13 @@ def _default_of(item: dataclasses.Field[Any]) -> Callable[[], Any] | None:
 # --- the objects ----------------------------------------------------------------------------------
 
 
+class _Deferring:
+    # Not a field: what from_wire() left to be read when somebody asks for it, by name.
+    __slots__ = ("_deferred",)
+
+
 @wire_object
-class _WireObject:
+class _WireObject(_Deferring):
     # Keys of the answer around the object, which are not the object's own.
     _ENVELOPE: ClassVar[frozenset[str]] = frozenset()
     # Whether objects within this one are read when somebody asks for them: most of an info is never looked at.
@@ -135,7 +140,6 @@ class _WireObject:
 
     unknown_fields: dict[str, Any] = field(default_factory=dict, kw_only=True)
     """What the server sent and this version does not know, by JSON name; sent back as it is."""
-    _deferred: dict[str, Any] = field(default_factory=dict, kw_only=True, repr=False, compare=False)
 
     if not TYPE_CHECKING:  # type checkers derive it from the fields
 
@@ -233,7 +237,6 @@ class _WireObject:
     # Copies and pickles are taken as they are: what was read from a server is not checked as a user's input.
     def __reduce__(self) -> tuple[Any, ...]:
         values = {item.name: getattr(self, item.name) for item in dataclasses.fields(self)}
-        values["_deferred"] = {}  # all of it has just been read
         return (_restore, (type(self), values))
 
 

@@ -126,7 +126,8 @@ class Lifecycle:
             self._shut_down(error)
             return None
         self._opening.acquire()
-        return self._first_session
+        session, self._first_session = self._first_session, None
+        return session
 
     def _abandon_opening(self) -> None:
         """connect() fails: the threads it started find an interrupted dialer and a closed outbox, and end."""

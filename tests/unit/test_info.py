@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 import json
 import pickle
 from datetime import datetime, timezone
@@ -241,6 +242,8 @@ def test_objects_within_are_read_once_and_when_asked_for() -> None:
     info.config.description = "changed"
     assert info.to_wire()["config"]["description"] == "changed"
     assert info == copy.deepcopy(info) == pickle.loads(pickle.dumps(info))
+    assert set(dataclasses.asdict(info)["config"]) >= {"name", "description"}
+    assert "_deferred" not in dataclasses.asdict(info)
     with pytest.raises(AttributeError, match="has no attribute 'nothing'"):
         info.nothing  # type: ignore[attr-defined]  # noqa: B018
 
