@@ -85,10 +85,12 @@ class Source(Protocol):
 
 
 class NoBacklog:
-    """The source of messages that stand alone."""
+    """The source of messages that have none behind them: their acks leave at once."""
 
-    acks = True
     backlog: Sized = ()
+
+    def __init__(self, acks: bool = True) -> None:
+        self.acks = acks
 
 
 _ALONE = NoBacklog()

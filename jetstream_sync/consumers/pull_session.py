@@ -195,7 +195,10 @@ class PullSession(Session):
             self._note_received(count, size)
 
     def processed(self, count: int, size: int) -> None:
-        """The user is done with them. By one thread, or under a lock of the callers'."""
+        """The user is done with them. By one thread, or under a lock of the callers'.
+
+        Under which nothing may be sent: the pull that is due is js-refill's.
+        """
         if self._state.processed(count, size):
             self._wake()
 

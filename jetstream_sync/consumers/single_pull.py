@@ -9,8 +9,8 @@ the caller blocks, the reader (or whoever closes the connection) completes it.
 from __future__ import annotations
 
 import time
-from _thread import allocate_lock
 
+from .._threads import locked
 from ..api.message import JetStreamMessage
 from ..errors import ConnectionLostError, NatsError, PermissionsError
 from ..protocol.parser import RawMessage
@@ -35,8 +35,7 @@ class SinglePull:
         self.spent = False  # something came: the server has ended the interest by itself
         self._raw: RawMessage | None = None
         self._error: NatsError | None = None
-        self._answered = answered = allocate_lock()
-        answered.acquire()
+        self._answered = locked()
 
     def take(self, options: FetchOptions) -> JetStreamMessage | None:
         """Send the pull and wait for its message; None when none came. Raises as a fetch does."""

@@ -11,10 +11,10 @@ whoever pops it completes it.
 from __future__ import annotations
 
 import itertools
-from _thread import allocate_lock
 from collections.abc import Callable
 from typing import Protocol
 
+from .._threads import locked
 from ..errors import NatsError
 from ..protocol.parser import RawMessage
 
@@ -36,8 +36,7 @@ class Slot:
 
     def __init__(self, subject: bytes) -> None:
         self.subject = subject
-        self.lock = lock = allocate_lock()
-        lock.acquire()
+        self.lock = locked()
         self.reply: RawMessage | None = None
         self.error: NatsError | None = None
 
