@@ -48,18 +48,6 @@ def run_detached(target: Callable[..., None], *args: Any) -> None:
         pass  # the interpreter is shutting down
 
 
-def run_apart_from_main(action: Callable[[], None]) -> None:
-    """Run `action` here, or on a thread of its own when called on the main thread.
-
-    A signal handler runs in the main thread between any two of its instructions: perhaps while that thread holds
-    a lock that the action needs. Another thread can wait for that lock, the handler cannot.
-    """
-    if threading.get_ident() == threading.main_thread().ident:
-        run_detached(action)
-    else:
-        action()
-
-
 def join_quietly(thread: threading.Thread | None, timeout: float) -> None:
     """Join `thread` unless it is the calling one (a callback that closes its own connection)."""
     if thread is not None and thread is not threading.current_thread() and thread.ident is not None:
