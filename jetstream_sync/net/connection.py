@@ -3,8 +3,8 @@
 Threads: who starts them, what they own, what they may block on, when they end
   js-reader     by connect(), while the first server prepares its INFO. Owns state changes, the dialer, the parser,
                 and putting into mailboxes. Blocks until connect() is done, then in recv, dialling and back-off
-                waits. Ends when connect() fails, or when the status is CLOSED: close() breaks the socket and
-                interrupts the dialer.
+                waits, and for milliseconds at a time while callers receive (receiving.py). Ends when connect()
+                fails, or when the status is CLOSED: close() breaks the socket and interrupts the dialer.
   js-writer     by js-reader, first of all. Owns the ping timer, and a stuck transport's sending half. Blocks on
                 its kick and on a full socket, both bounded by the next ping. Ends when the outbox is closed.
   js-callbacks  by the first event with a callback. Blocks in its mailbox and in user code. Ends when its mailbox
@@ -207,18 +207,33 @@ class Connection(Interest):
             mux = self._request_mux()
         slot = Slot(subject)
         token = mux.new_token()
-        frame = None
+        reply = mux.prefix + token
+        frame = aside = own = None
         try:
             mux.pending[token] = slot
-            built, size = self._frame(subject, payload, mux.prefix + token, block)
+            built, size = self._frame(subject, payload, reply, block)
             frame = Ephemeral(built)
+            aside = self._receiving.begin()
             self._outbox.publish(frame, size)
-            answered = slot.lock.acquire(timeout=FOREVER if limit is None else min(limit, FOREVER))
+            wait = FOREVER if limit is None else min(limit, FOREVER)
+            if aside is not None:
+                begun = time.monotonic()
+                own = self._receiving.receive(aside, reply, mux.sid, wait)
+                self._receiving.end(aside, answered=own is not None)
+                aside = None
+                if own is not None:
+                    mux.pending.pop(token, None)
+                    return own
+                wait = max(0.0, begun + wait - time.monotonic())
+            answered = slot.lock.acquire(timeout=wait)
         except ConnectionClosedError:
             self._check_usable()  # says what closed it
             raise
         finally:
-            if mux.pending.pop(token, None) is not None and frame is not None:
+            unanswered = mux.pending.pop(token, None) is not None
+            if aside is not None:  # interrupted
+                self._receiving.end(aside, answered=False)
+            if unanswered and frame is not None:
                 self._outbox.withdraw(frame)  # gave up: it must not be sent after a reconnect
         if slot.reply is not None:
             return slot.reply
@@ -361,9 +376,9 @@ class Connection(Interest):
     @property
     def stats(self) -> Stats:
         return Stats(
-            self._in_msgs,
+            self._in_msgs + self._receiving.answers,
             self._outbox.out_msgs,
-            self._in_bytes,
+            self._in_bytes + self._receiving.answer_bytes,
             self._outbox.out_bytes,
             self._reconnects,
             self._dropped,

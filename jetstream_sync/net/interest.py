@@ -30,6 +30,7 @@ class Interest(Lifecycle):
                 sub = make(self._new_sid())
                 self._subs[sub.sid] = sub
                 self._outbox.control(commands.subscribe(sub.wire_subject, sub.sid, sub.wire_queue))
+            self._receiving.call_back()
             self._outbox.flush()
         except BaseException:
             if sub is not None:  # a signal handler raised: nobody gets to hold this subscription
@@ -50,6 +51,7 @@ class Interest(Lifecycle):
             sub.sid, sub.subject, sub.wire_subject = self._new_sid(), subject, wire_subject
             self._subs[sub.sid] = sub
             self._outbox.control(commands.subscribe(wire_subject, sub.sid, sub.wire_queue))
+        self._receiving.call_back()
         self._outbox.flush()
         return True
 
@@ -108,6 +110,7 @@ class Interest(Lifecycle):
         frame = commands.subscribe(inlet.wire_subject, inlet.sid)
         limit = inlet.remaining()
         self._outbox.control(frame + commands.unsubscribe(inlet.sid, limit) if limit else frame)
+        self._receiving.call_back()
 
     def _new_sid(self) -> bytes:
         # Requires holding _lock: close() takes the subscriptions it ends under it, so none may come after.

@@ -34,6 +34,7 @@ from .handshake import Session
 from .options import Options
 from .outbox import Abandoned, Outbox
 from .reader import Reader
+from .receiving import Receiving
 from .reconnect import Dialer
 from .requests import RequestMux, Slot
 from .subscription import Subscription
@@ -58,6 +59,7 @@ class Lifecycle:
         self._lock = allocate_lock()
         self._status = Status.DISCONNECTED
         self._outbox = Outbox(options.pending_size)
+        self._receiving = Receiving()
         self._dialer = Dialer(options)
         self._callbacks = CallbackRunner()
         self._reader = Reader(cast("Connection", self), self._dialer)
@@ -239,6 +241,7 @@ class Lifecycle:
             if self._break_reason is None:
                 self._break_reason = reason
         session.transport.abort()
+        self._receiving.call_back()
 
     def _shut_down(self, error: Exception | None, *, goodbye: bool = True) -> None:
         with self._lock:
@@ -254,6 +257,7 @@ class Lifecycle:
             self._subs.clear()
             pongs, self._pongs = self._pongs, deque()
             listeners, self._listeners = self._listeners, []
+        self._receiving.call_back()
         connections.discard(self)
         closed = ConnectionClosedError() if error is None else closed_by(error)
         subs = [inlet for inlet in inlets if isinstance(inlet, Subscription)]
@@ -342,6 +346,7 @@ class Lifecycle:
             ping = self._outbox.ping(self._pongs, slot)
         answered = False
         try:
+            self._receiving.call_back()
             self._outbox.flush()
             answered = slot.lock.acquire(timeout=deadline.wait_time())
         finally:
@@ -441,6 +446,7 @@ def _after_fork_in_child() -> None:
     """Connections inherited by a forked child belong to the parent; their locks may be held by nobody."""
     for nc in list(connections):
         nc._forked = True
+        nc._receiving.abandon()
 
 
 os.register_at_fork(after_in_child=_after_fork_in_child)

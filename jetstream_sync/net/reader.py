@@ -71,7 +71,9 @@ class Reader:
                 self._handle(events)
                 if parser.error is not None:
                     return parser.error
-                data = recv()
+                data = self._received_by_callers(session, events)
+                if data is None:
+                    data = recv()
                 if not data:
                     break
                 events = parser.feed(data)
@@ -81,6 +83,28 @@ class Reader:
             log.exception("unexpected error in the reader thread; reconnecting")
             return error
         return self._reason(ConnectionLostError(f"{session.address.url} closed the connection"))
+
+    def _received_by_callers(self, session: Session, events: list[Event]) -> bytes | None:
+        """Stand aside where callers may receive their answers; returns what they leave, None for nothing."""
+        receiving = self._nc._receiving
+        if not receiving.is_worth_it(lone_answer=self._is_lone_answer(events)):
+            return None
+        if session.transport.encrypted or session.parser.buffered:
+            return None
+        return receiving.stand_aside(session.transport, self._others_wait)
+
+    def _is_lone_answer(self, events: list[Event]) -> bool:
+        """Whether nothing came but the answer to the only request."""
+        mux = self._nc._mux
+        if mux is None or len(events) != 1 or mux.pending:
+            return False
+        event = events[0]
+        return type(event) is Run and event.sid == mux.sid and len(event.messages) == 1
+
+    def _others_wait(self) -> bool:
+        """Whether the server may send something else than the answer to a request yet to come."""
+        nc = self._nc
+        return len(nc._subs) != 1 or nc._mux is None or len(nc._mux) > 0 or len(nc._pongs) > 0
 
     def _reason(self, otherwise: NatsError) -> NatsError:
         return self._nc._break_reason or self._parting or otherwise

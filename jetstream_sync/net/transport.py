@@ -1,7 +1,8 @@
 """The byte pipe to one server: dial, TLS, receive, send, close.
 
-Who may call what: `recv` belongs to the reader thread, `outgoing` and `flush_now` to the one thread that owns
-sending (see outbox.py), `abort` to anybody at any time, `close` to whoever drops the transport last.
+Who may call what: `recv` belongs to whoever receives (see receiving.py), `outgoing` and `flush_now` to the one
+thread that owns sending (see outbox.py), `abort` to anybody at any time, `close` to whoever drops the transport
+last.
 """
 
 from __future__ import annotations
@@ -15,6 +16,8 @@ from ..errors import ProtocolError, TimeoutError
 
 # Measured: 256 KiB is best over all payload sizes.
 RECV_SIZE = 256 * 1024
+# Enough for an answer to one request, and cheaper to set aside.
+ANSWER_SIZE = 16 * 1024
 
 # Senders never block in a send: what the kernel does not take is left to the writer thread.
 DONTWAIT = socket.MSG_DONTWAIT
@@ -55,6 +58,7 @@ class PlainTransport:
 
     def __init__(self, sock: socket.socket) -> None:
         self.sock = sock
+        self.fd = sock.fileno()  # stays what it was: a wait that begins late must not fail on a closed socket
         self.outgoing = b""
         # Results of send calls on `outgoing`; see flush_now.
         self._counts: list[int] = []

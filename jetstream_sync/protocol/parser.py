@@ -17,7 +17,7 @@ from typing import Any
 
 from ..errors import ProtocolError
 
-__all__ = ["OK", "PING", "PONG", "Err", "Event", "Info", "Parser", "RawMessage", "Run", "Signal"]
+__all__ = ["OK", "PING", "PONG", "Err", "Event", "Info", "Parser", "RawMessage", "Run", "Signal", "lone_message"]
 
 # Subject, reply, header block (version line and closing blank line included), payload. A plain tuple,
 # because one is made for every message and nothing is cheaper to make.
@@ -365,6 +365,29 @@ class Parser:
             self._sizes_with_cr.clear()
         self._sizes[text] = self._sizes_with_cr[text + b"\r"] = size
         return size
+
+
+def lone_message(data: bytes, subject: bytes, sid: bytes) -> RawMessage | None:
+    """The message in `data`, if that is one whole message to `subject`, without a reply, and nothing else.
+
+    What it reads a Parser that holds nothing would read the same; what it does not read may still be good.
+    """
+    eol = data.find(CRLF)
+    fields = data[:eol].split(b" ")
+    if fields[1:3] != [subject, sid] or not data.endswith(CRLF):
+        return None
+    start, end = eol + 2, len(data) - 2
+    size_text = fields[-1]
+    if not size_text.isdigit() or len(size_text) > MAX_SIZE_DIGITS or int(size_text) != end - start:
+        return None
+    if len(fields) == 4 and fields[0] == b"MSG":
+        return subject, None, None, data[start:end]
+    if len(fields) == 5 and fields[0] == b"HMSG":
+        header_text = fields[3]
+        if header_text.isdigit() and len(header_text) <= MAX_SIZE_DIGITS and int(header_text) <= end - start:
+            middle = start + int(header_text)
+            return subject, None, data[start:middle], data[middle:end]
+    return None
 
 
 def _no_run() -> Run:

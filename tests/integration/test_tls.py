@@ -75,6 +75,18 @@ def test_explicit_context(scheme: str, server: LocalServer, kit: CertKit) -> Non
         assert_nothing_said(proxy)
 
 
+def test_requests_in_a_row_are_received_by_the_reader(server: LocalServer, kit: CertKit) -> None:
+    """What an encrypted socket holds is for the decryption alone to read: no caller receives its own answer."""
+    options = {"tls": trusting(kit.ca_file), **CREDENTIALS}
+    connect = jetstream_sync.connect
+    with connect(server.url, **options) as nc, connect(server.url, **options) as other:
+        other.subscribe("echo", cb=lambda msg: msg.respond(msg.data))
+        other.flush()
+        for number in range(20):
+            assert nc.request("echo", b"%d" % number).data == b"%d" % number
+        assert nc._receiving.answers == 0
+
+
 @pytest.mark.parametrize("options", [{}, {"tls": True}])
 @pytest.mark.parametrize("scheme", ["nats", "tls"])
 def test_default_context(
