@@ -5,8 +5,9 @@ Threads: who starts them, what they own, what they may block on, when they end
                 and putting into mailboxes. Blocks until connect() is done, then in recv, dialling and back-off
                 waits, and for milliseconds at a time while callers receive (receiving.py). Ends when connect()
                 fails, or when the status is CLOSED: close() breaks the socket and interrupts the dialer.
-  js-writer     by js-reader, first of all. Owns the ping timer, and a stuck transport's sending half. Blocks on
-                its kick and on a full socket, both bounded by the next ping. Ends when the outbox is closed.
+  js-writer     by js-reader, when connect() is done. Owns the ping timer, and a stuck transport's sending half.
+                Blocks on its kick and on a full socket, both bounded by the next ping. Ends when the outbox is
+                closed.
   js-callbacks  by the first event with a callback. Blocks in its mailbox and in user code. Ends when its mailbox
                 is closed and empty.
   js-sub-<sid>  by subscribe(cb=…). Blocks in the mailbox and in user code. Ends when the mailbox is closed.
@@ -60,6 +61,9 @@ class Connection(Interest):
     """A connection to a NATS server or cluster. Thread-safe. Made by `connect()`.
 
     As a context manager it drains when the block is left, or closes if an exception is on its way.
+
+    A signal handler may raise in any call, and may call stop() and drain() of what consumes. close() and whatever
+    waits for the server belong outside of it: it may have interrupted the very call it would wait for.
     """
 
     # --- ending -------------------------------------------------------------------------------------

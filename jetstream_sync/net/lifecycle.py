@@ -119,15 +119,15 @@ class Lifecycle:
     def _await_opening(self) -> Session | None:
         """Reader thread, first of all: the session to begin with; None when there is none yet, or not to be one.
 
-        Starts the writer thread: connect() need not wait for a second one. Ends with connect(), however that does.
+        Waits for the end of connect(), however that does. Then starts the writer thread: neither connect() nor the
+        reading of what the server says meanwhile has to wait for that.
         """
+        self._opening.acquire()
         try:
             self._writer_thread = spawn("writer", self._run_writer)
         except RuntimeError as error:  # no thread to be had: better closed than with nobody to read
-            self._opening.acquire()
             self._shut_down(error)
             return None
-        self._opening.acquire()
         session, self._first_session = self._first_session, None
         return session
 

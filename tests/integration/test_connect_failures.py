@@ -36,6 +36,7 @@ def test_second_server_is_tried_with_the_same_threads(guarded: LocalServer, nats
     """A server that refuses does not cost another pair of threads, and the next one is used."""
     with jetstream_sync.connect([guarded.url, nats_server.url], dont_randomize=True) as nc:
         assert nc.connected_url == nats_server.url
+        eventually(lambda: "js-writer" in library_threads(), message="connect() does not wait for it")
         assert sorted(library_threads()) == ["js-reader", "js-writer"]
 
 
@@ -65,6 +66,7 @@ def test_retry_on_failed_connect_goes_on_with_the_thread_it_has(guarded: LocalSe
     )
     try:
         eventually(lambda: nc.is_connected)
+        eventually(lambda: "js-writer" in library_threads(), message="connect() does not wait for it")
         assert sorted(library_threads()) == ["js-reader", "js-writer"]
     finally:
         nc.close()
