@@ -144,7 +144,7 @@ class PublishBatch:
     def _begin(self, first: _Entry, block: bytes, deadline: Deadline) -> None:
         raw = self._request(first, block, deadline)
         if raw[3] or is_no_responders(raw[2]):
-            ack = parse_pub_ack(raw, first.subject)
+            ack = parse_pub_ack(raw[3], raw[2], first.subject)
             raise JetStreamError(
                 f"stream {ack.stream!r} took the first message alone, as sequence {ack.seq}: its server does not "
                 "know atomic batches (2.12 and later do)"
@@ -158,7 +158,8 @@ class PublishBatch:
                 outbox.publish(frame, size, gather=True)
                 if outbox.congested:
                     outbox.wait_for_room()
-            ack = parse_pub_ack(self._request(last, block, deadline), last.subject)
+            raw = self._request(last, block, deadline)
+            ack = parse_pub_ack(raw[3], raw[2], last.subject)
         except NatsError:
             for frame in waiting:
                 outbox.withdraw(frame)

@@ -39,7 +39,10 @@ class PubAckFuture(Future[PubAck]):
     _state = _PENDING
     _result: PubAck | None = None
     _exception: BaseException | None = None
-    _raw: RawMessage | None = None
+    # The answer's payload and header block until somebody asks. Not the message, a tuple: thousands of answers may
+    # be kept, and each tuple would be one more thing for the garbage collector to look at.
+    _body: bytes | None = None
+    _block: bytes | None = None
     _lazy_condition: Condition | None = None
     _lazy_waiters: list[Any] | None = None
     _lazy_callbacks: list[Callable[[Future[PubAck]], Any]] | None = None
@@ -84,7 +87,8 @@ class PubAckFuture(Future[PubAck]):
 
     def complete(self, raw: RawMessage | None, error: BaseException | None) -> None:
         """The answer, or why there is none. Called once, by whoever took it out of the window."""
-        self._raw = raw
+        if raw is not None:
+            self._block, self._body = raw[2], raw[3]
         self._exception = error
         if self._lazy_condition is None:
             with _making_condition:
@@ -110,7 +114,7 @@ class PubAckFuture(Future[PubAck]):
         """
         if self._state == _PENDING:
             self._wait(timeout)
-        if self._raw is not None:
+        if self._body is not None:
             self._read()
         if self._result is not None:
             return self._result
@@ -156,14 +160,14 @@ class PubAckFuture(Future[PubAck]):
 
     def _read(self) -> None:
         """Read the answer, now that somebody wants it. Two threads may both do so, with the same outcome."""
-        raw = self._raw
-        if raw is None:
+        body = self._body
+        if body is None:
             return
         try:
-            self._result = parse_pub_ack(raw, self.subject)
+            self._result = parse_pub_ack(body, self._block, self.subject)
         except NatsError as error:
             self._exception = error
-        self._raw = None
+        self._body = None
 
 
 def complete_all(answered: list[tuple[PubAckFuture, RawMessage]]) -> None:
@@ -172,7 +176,7 @@ def complete_all(answered: list[tuple[PubAckFuture, RawMessage]]) -> None:
     with _making_condition:
         for future, raw in answered:
             if future._lazy_condition is None:
-                future._raw = raw
+                future._block, future._body = raw[2], raw[3]
                 future._state = _FINISHED
                 future.frame = b""  # last, as in complete()
             else:

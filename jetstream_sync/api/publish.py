@@ -13,7 +13,6 @@ from .._deadline import seconds
 from ..errors import APIError, ConnectionLostError, NatsError, NoStreamResponseError, TimeoutError
 from ..net.connection import is_no_responders
 from ..protocol.headers import Headers, encode_headers
-from ..protocol.parser import RawMessage
 from ..protocol.subjects import publish_subject, subscribe_subject, valid_name
 from .client import raise_error_of
 from .info import PubAck
@@ -105,13 +104,12 @@ def _ttl(ttl: Duration | str) -> str:
 _USUAL_ACK = re.compile(rb'\{"stream": ?"([\w-]+)", ?"seq": ?(\d{1,19})\}', re.ASCII)
 
 
-def parse_pub_ack(raw: RawMessage, subject: bytes) -> PubAck:
-    """The PubAck in a reply. Raises NoStreamResponseError, APIError and its kinds, JetStreamError."""
-    body = raw[3]
+def parse_pub_ack(body: bytes, block: bytes | None, subject: bytes) -> PubAck:
+    """The PubAck in a reply: its payload and headers. Raises NoStreamResponseError, APIError, JetStreamError."""
     usual = _USUAL_ACK.fullmatch(body)
     if usual is not None:
         return PubAck(usual[1].decode(), int(usual[2]))
-    if not body and is_no_responders(raw[2]):
+    if not body and is_no_responders(block):
         raise NoStreamResponseError(subject.decode("utf-8", "replace"))
     try:
         answer = json.loads(body)
@@ -157,7 +155,8 @@ class Publisher:
         for tries_left in range(checked_retries(retry_attempts), -1, -1):
             wait = _share(left, tries_left) if has_msg_id else left
             try:
-                return parse_pub_ack(self._nc._request_raw(wire_subject, payload, wait, block), wire_subject)
+                raw = self._nc._request_raw(wire_subject, payload, wait, block)
+                return parse_pub_ack(raw[3], raw[2], wire_subject)
             except NatsError as error:
                 left = ends_at - time.monotonic()
                 if not tries_left or left <= pause or not _may_try_again(error, has_msg_id):

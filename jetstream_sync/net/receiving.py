@@ -9,11 +9,12 @@ that is the answer to its request and nothing else. All the rest (a PING, an err
 it leaves to the reader thread as it came. So parsing and delivering, and what follows from them, stay with the
 reader.
 
-Ownership, without a lock: a signal handler may run between any two instructions of a caller, and close the
-connection, or raise. Whoever pops the one element of `Aside.right` receives; whoever pops what was received from
-`Aside.received` deals with it. A caller's two steps, receiving by the right and taking the answer for giving the
-right back, are one call into C each. So at every moment either the right is there, or what was received by it, or
-somebody is within a recv that cannot block; and the reader that comes back takes what there is.
+Ownership, without a lock: a signal handler may run between any two instructions of a caller, and raise, or call
+something that would wait for that lock. Whoever pops the one element of `Aside.right` receives; whoever pops what
+was received from `Aside.received` deals with it. A caller's two steps, receiving by the right and taking the
+answer for giving the right back, are one call into C each. So at every moment either the right is there, or what
+was received by it, or somebody is within a recv that cannot block; and the reader that comes back takes what
+there is.
 
 Why nobody waits for ever: a caller waits for the socket up to OWN_SECONDS, then for the reader like everybody
 else. The reader waits until it is called back (by whoever waits for something else of the server's, or leaves

@@ -186,7 +186,7 @@ class BulkPublisher:
     def _judge(self, raw: RawMessage, token: bytes) -> None:
         """An answer to a message: it is stored, or that passes, or it is the end."""
         try:
-            ack = parse_pub_ack(raw, self._subject_of(int(token)))
+            ack = parse_pub_ack(raw[3], raw[2], self._subject_of(int(token)))
         except (NoStreamResponseError, JetStreamUnavailableError) as error:
             self._refused = error
             if self._again_at is None:

@@ -55,10 +55,10 @@ def test_nothing_is_made_until_somebody_waits(future: PubAckFuture) -> None:
     """A future that nobody waits on has no Condition, and its answer is not read."""
     future.complete(ACK, None)
     assert future._lazy_condition is None
-    assert future._raw is ACK
+    assert future._body is ACK[3]
     assert future.frame == b""  # nor does it keep its message
     assert future.result().seq == 7
-    assert future._raw is None
+    assert future._body is None
 
 
 def test_waiting_flushes_first(future: PubAckFuture, publisher: Publisher) -> None:
@@ -82,7 +82,7 @@ def test_state_changes_only_when_nobody_holds_the_condition(future: PubAckFuture
     """concurrent.futures.wait counts what is not done, holding the Condition, and is told of that many later."""
     with future._condition:
         completing = InThread(future.complete, ACK, None)
-        eventually(lambda: future._raw is ACK)
+        eventually(lambda: future._body is ACK[3])
         assert not future.done()
     completing.result(5)
     assert future.done()

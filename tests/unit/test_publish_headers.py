@@ -120,7 +120,7 @@ def test_bad_header_is_refused(headers: dict[str, str]) -> None:
 
 
 def answer(body: bytes, block: bytes | None = None) -> Any:
-    return parse_pub_ack((b"_INBOX.x.1", None, block, body), b"orders.new")
+    return parse_pub_ack(body, block, b"orders.new")
 
 
 @pytest.mark.parametrize(
