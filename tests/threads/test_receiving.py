@@ -79,6 +79,7 @@ def patient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing but what the test does has the reader come back: the machine may be slow."""
     monkeypatch.setattr(receiving, "ASIDE_SECONDS", 60.0)
     monkeypatch.setattr(receiving, "OWN_SECONDS", 60.0)
+    monkeypatch.setattr(receiving, "RECV_SECONDS", 60.0)
 
 
 def ask(nc: Connection, payload: bytes = b"lone") -> None:
@@ -478,8 +479,11 @@ class InterruptAt:
 
 
 @pytest.mark.parametrize("behind", [b"", b"PING\r\n"])
-def test_turn_interrupted_anywhere(behind: bytes, asker: Connection, responder: Responder) -> None:
+def test_turn_interrupted_anywhere(
+    behind: bytes, asker: Connection, responder: Responder, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Wherever a signal handler raises in a turn, the connection goes on, and nothing that came is lost."""
+    monkeypatch.setattr(receiving, "RECV_SECONDS", 60.0)  # the right to receive is not lost either
     place = pings = 0
 
     def answer(conn: PeerConnection, reply: bytes) -> None:
