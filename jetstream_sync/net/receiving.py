@@ -38,6 +38,7 @@ from .transport import ANSWER_SIZE, DONTWAIT, PlainTransport
 OWN_SECONDS = 0.005
 # How late the reader may be, once or twice this, for what nobody waits for: a PING, the end of the connection.
 ASIDE_SECONDS = 0.010
+# Longer than any recv that cannot block.
 RECV_SECONDS = 1.0
 # Lone answers in a row before the reader stands aside, at first and at most.
 FIRST_STREAK = 3
@@ -100,7 +101,8 @@ class Receiving:
     def begin(self) -> Aside | None:
         """What to receive the answer with to a request about to be sent; None when the reader receives it.
 
-        The request must be pending before this is called: a reader that is about to stand aside looks then.
+        The request must be pending before this is called: a reader that is about to stand aside looks then. And it
+        must not have been sent: the reader could take its answer before it stands aside, and nothing would come.
         """
         aside = self._aside
         if aside is None:
@@ -214,5 +216,5 @@ class Receiving:
             except IndexError:
                 pass
             if time.monotonic() >= gives_up_at:
-                return None  # lost: two signals in the instant after a recv that failed
+                return None  # lost: a signal handler raised in the instant after a recv that failed
             self._call.acquire(timeout=0.001)  # a caller is within its recv
