@@ -23,7 +23,7 @@ from .consumers.pull_subscription import PullSubscription, subscribe_pull
 from .consumers.push import Callback, PendingLimits, PushSubscription
 from .consumers.push_workflow import SubscribeRequest
 from .consumers.subscribe import subscribe
-from .net.connection import Connection
+from .net.connection import Connection, link_of
 from .net.subscription import DEFAULT_PENDING_BYTES, DEFAULT_PENDING_MSGS
 from .protocol.subjects import publish_subject
 from .stream import ConsumerFields, ConsumerManager, Stream
@@ -48,7 +48,7 @@ class JetStream:
         timeout: Duration = 5.0,
         publish_async_max_pending: int = DEFAULT_MAX_PENDING,
     ) -> None:
-        self._client = ApiClient(nc, domain=domain, prefix=prefix, timeout=timeout)
+        self._client = ApiClient(link_of(nc), domain=domain, prefix=prefix, timeout=timeout)
         self._streams = StreamApi(self._client)
         self._consumer_api = ConsumerApi(self._client)
         self._consumers = ConsumerManager(self._client)

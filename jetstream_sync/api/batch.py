@@ -155,7 +155,7 @@ class PublishBatch:
         waiting = [Ephemeral(frame) for frame, _ in middle]
         try:
             for frame, (_, size) in zip(waiting, middle, strict=True):
-                outbox.publish(frame, size, gather=True)
+                outbox.publish(frame, size, coalesce=True)
                 if outbox.congested:
                     outbox.wait_for_room()
             raw = self._request(last, block, deadline)

@@ -119,7 +119,7 @@ class AsyncPublisher:
             if not self._add(token, future):
                 self._wait_for_window(token, future, limit)
             # A lone one leaves at once.
-            self._nc._outbox.publish(frame, size, gather=len(self._pending) > 1)
+            self._nc._outbox.publish(frame, size, coalesce=len(self._pending) > 1)
             if future.deadline < self._wakes_at:
                 self._wake_thread()
         except BaseException:  # nobody gets to hold the future: it must not keep its place in the window
@@ -287,7 +287,7 @@ class AsyncPublisher:
                 future.resend = True
             else:
                 unsafe[token] = future.frame
-        self._nc._outbox.withdraw_all(unsafe.values())
+        self._nc._outbox.withdraw(*unsafe.values())
         self._fail(unsafe, ConnectionLostError("the connection was lost before the ack came: it may be stored"))
 
     def on_reconnect(self) -> None:
@@ -318,7 +318,7 @@ class AsyncPublisher:
         if future.done():
             return  # and the frame may be gone with its answer
         try:
-            self._nc._outbox.publish(frame, future.size, gather=True)
+            self._nc._outbox.publish(frame, future.size, coalesce=True)
         except NatsError:
             return  # disconnected again or closed: on_reconnect or on_closed takes it from there
         if future.done():
@@ -375,6 +375,6 @@ class AsyncPublisher:
                 self._send_again(future)
             earliest = min(earliest, future.deadline, future.retry_at or _NEVER)
         if overdue:
-            self._nc._outbox.withdraw_all(overdue.values())
+            self._nc._outbox.withdraw(*overdue.values())
             self._fail(overdue, TimeoutError("no ack came in time: the message may be stored"))
         return earliest

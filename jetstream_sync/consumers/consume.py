@@ -153,7 +153,7 @@ class ConsumeContext:
     def _run_alone(self) -> None:
         """One worker has no turns to take, and reports what it has done a few messages at a time."""
         session = self._session
-        nc, items, report, status = session.nc, session.backlog, session.taken, StampedStatus
+        nc, items, report, status = session.nc, session.items, session.taken, StampedStatus
         by_bytes, has_group = session.by_bytes, session.has_group
         callback = self._callback if self._progress is None else self._handle_in_progress
         done = size = 0
@@ -171,7 +171,7 @@ class ConsumeContext:
             if (has_group or type(raw) is status) and session.is_status(raw):
                 continue
             try:
-                callback(JetStreamMessage(raw, nc, session))
+                callback(JetStreamMessage(raw, nc._link, session))
             except BaseException as error:  # noqa: BLE001 - see _handle
                 session.report(error)
             done += 1
@@ -191,12 +191,12 @@ class ConsumeContext:
         with self._turn:
             while True:
                 try:
-                    raw = session.backlog.popleft()
+                    raw = session.items.popleft()
                 except IndexError:
                     raw = session.wait()
                 if raw[2] is None or not session.is_status(raw):
                     session.received(1, session.size_of(raw))
-                    return JetStreamMessage(raw, session.nc, session)
+                    return JetStreamMessage(raw, session.nc._link, session)
 
     def _handle(self, message: JetStreamMessage) -> None:
         try:
@@ -258,7 +258,6 @@ class _Progress:
         if due:
             session = self._session
             waiting = session.inlet.mailbox.snapshot()
-            due += [
-                JetStreamMessage(raw, session.nc, session) for raw in waiting if type(raw) is not StampedStatus
-            ]
+            link = session.nc._link
+            due += [JetStreamMessage(raw, link, session) for raw in waiting if type(raw) is not StampedStatus]
         return due

@@ -47,7 +47,7 @@ class MessageBatch:
         self._bytes = 0
         self._error: NatsError | None = None
         self._inlet = PullInlet(self._nc)
-        self.backlog = self._inlet.mailbox.items
+        self.items = self._inlet.mailbox.items
         self._guard = PullGuard(self._nc, self._inlet, target.next_subject)
         self._frame = target.pull_frame(options.body(target.pin_id(options.priority)), self._inlet.wire_subject)
         wait = options.expires + client_grace(options.expires) if options.expires_ns else NO_WAIT_SECONDS
@@ -66,7 +66,7 @@ class MessageBatch:
             raise
 
     def __iter__(self) -> Iterator[JetStreamMessage]:
-        nc, items = self._nc, self.backlog
+        nc, items = self._nc, self.items
         raw: RawMessage | None
         try:
             while not self._ended:
@@ -80,7 +80,7 @@ class MessageBatch:
                     self._on_status(raw.status)
                     continue
                 self._count(raw)
-                yield JetStreamMessage(raw, nc, self)
+                yield JetStreamMessage(raw, nc._link, self)
         except GeneratorExit:  # the loop was left early
             self._abandon()
             raise
@@ -102,7 +102,7 @@ class MessageBatch:
                     self._on_status(raw.status)
                     continue
                 self._count(raw)
-                message = JetStreamMessage(raw, self._nc, self)
+                message = JetStreamMessage(raw, self._nc._link, self)
                 break
         finally:
             self.close()

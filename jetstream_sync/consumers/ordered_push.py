@@ -103,7 +103,7 @@ class OrderedPushSubscription(PushSubscription):
 
     def _next_in_order(self, raw: RawMessage) -> JetStreamMessage | None:
         """The message, if it is the next one of the present consumer."""
-        message = JetStreamMessage(raw, self._nc, self)
+        message = JetStreamMessage(raw, self._nc._link, self)
         tokens = short_ack_tokens(raw[1])
         if tokens and self._follows_on(tokens[3], tokens[5], tokens[6]):
             return message

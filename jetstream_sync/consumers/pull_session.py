@@ -81,7 +81,7 @@ class PullSession(Session):
         self._on_error = on_error
         self._by_bytes = options.max_bytes is not None
         self.inlet = PullInlet(self.nc, by_bytes=self._by_bytes)
-        self.backlog = self.inlet.mailbox.items
+        self.items = self.inlet.mailbox.items
         self._lock = allocate_lock()
         self._state = PullState(options)
         self._backoff = Backoff()
@@ -126,7 +126,7 @@ class PullSession(Session):
         Whatever was taken before must have been reported.
         """
         arrived, answers = self.inlet.handed_over
-        if not self.backlog:
+        if not self.items:
             # More, not merely other: the reader says what it has handed over after it did, and we may be faster.
             if arrived > self._state.received_units or answers > self._answers_read:
                 self._recover(arrived, answers)

@@ -43,7 +43,7 @@ class PullSubscription:
     As a context manager it unsubscribes when the block is left.
     """
 
-    backlog = ()  # acks of fetched messages leave at once
+    items = ()  # acks of fetched messages leave at once
 
     def __init__(self, client: ApiClient, found: Found) -> None:
         self._nc = client.nc
@@ -201,7 +201,7 @@ class _Pull:
             raise TimeoutError("no message came in time") from None
         if isinstance(raw, StampedStatus):
             return raw.status
-        return JetStreamMessage(raw, self._nc, self._sub)
+        return JetStreamMessage(raw, self._nc._link, self._sub)
 
     def end(self) -> None:
         self._nc._remove_listener(self._guard)

@@ -101,7 +101,7 @@ class PushSubscription(Subscription):
         self.stream_name = ""
         self.consumer_name = ""
         self.acks = True
-        self.backlog = self.mailbox.items
+        self.items = self.mailbox.items
         self._turn = allocate_lock()
         self._has_callback = False
         self._statuses = 0  # taken, and not handed out
@@ -177,7 +177,7 @@ class PushSubscription(Subscription):
                 self._statuses += 1
                 self._on_status(status, raw)
                 return None
-        message = JetStreamMessage(raw, self._nc, self)
+        message = JetStreamMessage(raw, self._nc._link, self)
         if self.queue is None and not self._sequences.follows_on(raw[1]):
             self._check_sequence(message)
         return message

@@ -52,7 +52,7 @@ class SinglePull:
             except BaseException:  # a signal handler raised in the midst of it: begin anew
                 self._close(frame)
                 raise
-        return None if raw is None else JetStreamMessage(raw, nc, self._target.alone)
+        return None if raw is None else JetStreamMessage(raw, nc._link, self._target.alone)
 
     def _close(self, frame: bytes) -> None:
         if not self._nc._forked:  # a forked child does not speak for its parent

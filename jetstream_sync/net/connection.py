@@ -46,6 +46,7 @@ from ..protocol.parser import RawMessage
 from ..protocol.subjects import new_inbox, publish_subject, queue_name, subscribe_subject
 from .contracts import Inlet, Listener, Stats, Status
 from .interest import Interest
+from .link import Link
 from .message import Message
 from .outbox import Ephemeral
 from .requests import RequestMux, Slot
@@ -54,7 +55,7 @@ from .subscription import DEFAULT_PENDING_BYTES, DEFAULT_PENDING_MSGS, Subscript
 if TYPE_CHECKING:
     from ..jetstream import JetStream
 
-__all__ = ["Connection", "Inlet", "Listener", "Stats", "Status", "is_no_responders"]
+__all__ = ["Connection", "Inlet", "Listener", "Stats", "Status", "is_no_responders", "link_of"]
 
 
 class Connection(Interest):
@@ -192,7 +193,7 @@ class Connection(Interest):
         Raises TimeoutError, NoRespondersError when nobody listens, PermissionsError, ConnectionLostError.
         """
         block = encode_headers(headers) if headers else None
-        message = Message(self._request_raw(publish_subject(subject), payload, timeout, block), self)
+        message = Message(self._request_raw(publish_subject(subject), payload, timeout, block), self._link)
         if not message.data and is_no_responders(message.raw_headers):
             raise NoRespondersError(subject)
         return message
@@ -409,3 +410,8 @@ def _as_bytes(payload: Any) -> bytes:
         return bytes(memoryview(payload))
     except TypeError:
         raise TypeError(f"payload must be bytes-like, not {type(payload).__name__}") from None
+
+
+def link_of(nc: Connection) -> Link:
+    """The inner interface of a connection."""
+    return nc._link

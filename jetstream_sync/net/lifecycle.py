@@ -31,9 +31,11 @@ from ..protocol.subjects import new_inbox
 from .callbacks import CallbackRunner
 from .contracts import Inlet, Listener, Status
 from .handshake import Session
+from .link import Link
 from .options import Options
 from .outbox import Abandoned, Outbox
 from .reader import Reader
+from .receiver import Receiver
 from .receiving import Receiving
 from .reconnect import Dialer
 from .requests import RequestMux, Slot
@@ -63,7 +65,7 @@ class Lifecycle:
         self._dialer = Dialer(options)
         self._callbacks = CallbackRunner()
         self._reader = Reader(cast("Connection", self), self._dialer)
-        self._subs: dict[bytes, Inlet] = {}
+        self._subs: dict[bytes, Inlet | Receiver] = {}
         self._last_sid = 0
         self._mux: RequestMux | None = None
         self._inbox_root = new_inbox(options.inbox_prefix)
@@ -86,6 +88,7 @@ class Lifecycle:
         self._writer_thread: threading.Thread | None = None
         self._in_msgs = self._in_bytes = self._reconnects = self._dropped = 0
         self._forked = False
+        self._link = Link(cast("Connection", self))
         connections.add(self)
 
     def _open(self) -> None:
@@ -173,7 +176,10 @@ class Lifecycle:
             if left < 0:
                 del self._subs[sid]
                 continue
-            queue = sub.queue.encode("utf-8", "surrogateescape") if sub.queue else None
+            if isinstance(sub, Receiver):
+                queue = sub.wire_queue
+            else:
+                queue = sub.queue.encode("utf-8", "surrogateescape") if sub.queue else None
             frames.append(commands.subscribe(sub.wire_subject, sid, queue))
             if left:
                 frames.append(commands.unsubscribe(sid, left))
@@ -202,6 +208,7 @@ class Lifecycle:
             # After the detach: a request that comes later is not lost, it waits for the next connection.
             requests = [] if self._mux is None else self._mux.waiting()
             listeners = list(self._listeners)
+            receivers = self._receivers()
             # Still under the lock: a close() right behind us has its own callback to announce after these.
             self._callbacks.submit(self._options.callbacks.error, error)
             self._callbacks.submit(self._options.callbacks.disconnected, self)
@@ -211,6 +218,8 @@ class Lifecycle:
         self._fail_waiting(lost, pongs, requests)
         for listener in listeners:
             listener.on_disconnect()
+        for receiver in receivers:
+            receiver.disconnected()
         if self._options.callbacks.error is None:
             log.warning("%s: %s", type(error).__name__, error)
         if not again:
@@ -230,8 +239,15 @@ class Lifecycle:
         """Reader thread: a new session is in use; tell the library's own observers."""
         with self._lock:
             listeners = list(self._listeners)
+            receivers = self._receivers()
         for listener in listeners:
             listener.on_reconnect()
+        for receiver in receivers:
+            receiver.reconnected()
+
+    def _receivers(self) -> list[Receiver]:
+        # Requires holding _lock.
+        return [receiver for receiver in self._subs.values() if isinstance(receiver, Receiver)]
 
     def _break(self, reason: NatsError, session: Session | None) -> None:
         """Give up `session` if it is still the present one; the reader notices and goes on from there."""
@@ -254,6 +270,7 @@ class Lifecycle:
             if error is not None:
                 self._last_error = error
             inlets = list(self._subs.values())
+            receivers = self._receivers()
             self._subs.clear()
             pongs, self._pongs = self._pongs, deque()
             listeners, self._listeners = self._listeners, []
@@ -269,8 +286,12 @@ class Lifecycle:
             abandoned = self._outbox.detach(for_good=True)
             abandoned.abort()
             self._outbox.close()
+            for receiver in receivers:
+                receiver.closed(closed)
             self._tell_closed(closed, pongs, subs, listeners, was_connected=was_connected)
             self._join_threads(abandoned, subs)
+            for receiver in receivers:
+                receiver.join(JOIN_SECONDS)
 
     def _tell_closed(
         self,
@@ -445,7 +466,7 @@ connections: weakref.WeakSet[Lifecycle] = weakref.WeakSet()
 def _after_fork_in_child() -> None:
     """Connections inherited by a forked child belong to the parent; their locks may be held by nobody."""
     for nc in list(connections):
-        nc._forked = True
+        nc._forked = nc._link.forked = True
         nc._receiving.abandon()
 
 

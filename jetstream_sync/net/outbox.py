@@ -22,7 +22,6 @@ import itertools
 import time
 from _thread import LockType, allocate_lock
 from collections import deque
-from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 from .._deadline import Deadline
@@ -53,6 +52,21 @@ class Ephemeral(bytes):
     """
 
     __slots__ = ()
+
+
+class SessionFrame(Ephemeral):
+    """A frame that was published with keep=False, queued; `origin` is what withdraw() takes."""
+
+    origin: bytes
+
+    def __new__(cls, frame: bytes) -> SessionFrame:
+        queued = super().__new__(cls, frame)
+        queued.origin = frame
+        return queued
+
+
+def _is(queued: bytes, frame: bytes) -> bool:
+    return getattr(queued, "origin", queued) is frame
 
 
 class Abandoned(NamedTuple):
@@ -101,7 +115,7 @@ class Outbox:
 
     # --- callers ---------------------------------------------------------------------------------
 
-    def publish(self, frame: bytes, size: int, *, gather: bool = False) -> None:
+    def publish(self, frame: bytes, size: int, *, keep: bool = True, coalesce: bool = False) -> None:
         """Queue one message's frame (`size`: its headers and payload, for the statistics) and send or gather it.
 
         Never blocks. Raises OutboundBufferLimitError when disconnected with too much waiting.
@@ -116,18 +130,18 @@ class Outbox:
                     raise OutboundBufferLimitError(self._queued, self._pending_size)
                 self.out_msgs += 1
                 self.out_bytes += size
-                waits = gather or self._queue or self._acks or self._sender is not None
+                waits = coalesce or self._queue or self._acks or self._sender is not None
                 if transport is not None and not waits and transport is not self._broken:
                     # The usual case. Stores and no call between them: a signal handler cannot lose the frame.
                     claim = self._sender = (transport,)
                     transport.outgoing = frame
                 else:
-                    self._queue.append(frame)
+                    self._queue.append(frame if keep else SessionFrame(frame))
                     self._queued += len(frame)
                     if transport is None or self._sender is not None:
                         self._revive()
                         return
-                    if gather and self._queued < GATHER_BYTES:
+                    if coalesce and self._queued < GATHER_BYTES:
                         if not self._gathering:
                             self._gathering = True
                             self._wake_writer()
@@ -140,7 +154,7 @@ class Outbox:
                 self._leave(claim)
             raise
 
-    def ack(self, frame: bytes, *, gather: bool) -> None:
+    def ack(self, frame: bytes, *, coalesce: bool) -> None:
         """Send an acknowledgement, or gather it with others. Never blocks; kept over a reconnect.
 
         The hot path of a consumer: while acks gather, one costs an append and takes no lock.
@@ -149,7 +163,7 @@ class Outbox:
             raise ConnectionClosedError()
         acks = self._acks
         acks.append(frame)
-        if not gather or len(acks) >= GATHER_ACKS:
+        if not coalesce or len(acks) >= GATHER_ACKS:
             self.flush()
         elif not self._gathering:
             with self._mu:
@@ -187,22 +201,17 @@ class Outbox:
                 self._leave(claim)
             raise
 
-    def withdraw(self, frame: bytes) -> bool:
-        """Take back a frame that has not left yet (a request whose caller gave up)."""
-        with self._mu:
-            index = self._index_of(frame)
-            if index is None:
-                return False
-            del self._queue[index]
-            self._queued -= len(frame)
-            return True
-
-    def withdraw_all(self, frames: Iterable[bytes]) -> None:
-        """withdraw() for many, in one pass over the queue."""
+    def withdraw(self, *frames: bytes) -> bool:
+        """Take back frames that have not left yet (requests whose callers gave up). True when one had not."""
         unwanted = {id(frame) for frame in frames}
         with self._mu:
-            self._queue = [frame for frame in self._queue if id(frame) not in unwanted]
-            self._queued = sum(map(len, self._queue))
+            before = len(self._queue)
+            if before:
+                self._queue = [
+                    frame for frame in self._queue if id(getattr(frame, "origin", frame)) not in unwanted
+                ]
+                self._queued = sum(map(len, self._queue))
+            return len(self._queue) < before
 
     def ping(self, waiters: deque[Any], waiter: Any) -> bytes:
         """Queue a PING and note who waits for its PONG: PONGs are told apart by their order alone.
@@ -229,7 +238,7 @@ class Outbox:
 
     def _index_of(self, frame: bytes) -> int | None:
         # Requires holding _mu.
-        return next((index for index, queued in enumerate(self._queue) if queued is frame), None)
+        return next((index for index, queued in enumerate(self._queue) if _is(queued, frame)), None)
 
     @property
     def congested(self) -> bool:
@@ -284,7 +293,7 @@ class Outbox:
             transport, self._transport = self._transport, None
             if transport is None:
                 return Abandoned(None, in_use=False)
-            self._queue = [frame for frame in self._queue if type(frame) is not Ephemeral]
+            self._queue = [frame for frame in self._queue if not isinstance(frame, Ephemeral)]
             self._queued = sum(map(len, self._queue))
             self._wake_room_waiters()
             in_use = self._sender is not None

@@ -20,6 +20,7 @@ from ..errors import (
 from ..protocol import commands
 from ..protocol.parser import PING, PONG, Err, Event, Info, Run
 from .handshake import Session
+from .receiver import Receiver
 from .reconnect import Dialer
 from .server_errors import server_error, stays_open
 
@@ -172,9 +173,16 @@ class Reader:
                 nc._mux.fail_subject(subject, error)
             with nc._lock:
                 listeners = list(nc._listeners)
+                receivers = nc._receivers()
             for listener in listeners:
                 listener.on_publish_denied(subject, error)
+            for receiver in receivers:
+                receiver.publish_denied(subject, error)
             return
+        queue = None if error.queue is None else error.queue.encode("utf-8", "surrogateescape")
         for inlet in list(nc._subs.values()):
-            if inlet.wire_subject == subject and inlet.queue == error.queue:
+            if isinstance(inlet, Receiver):
+                if inlet.wire_subject == subject and inlet.wire_queue == queue:
+                    inlet.denied(error)
+            elif inlet.wire_subject == subject and inlet.queue == error.queue:
                 inlet.fail(error)

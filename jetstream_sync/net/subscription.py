@@ -108,7 +108,7 @@ class Subscription:
 
     def _take(self, timeout: float | None = None) -> Message:
         """The next message for the user: the one way out of the mailbox."""
-        return Message(self.mailbox.get(timeout), self._nc)
+        return Message(self.mailbox.get(timeout), self._nc._link)
 
     def _check_synchronous(self) -> None:
         if self._thread is not None:

@@ -153,7 +153,7 @@ def test_buffered_messages_survive_a_reconnect(server: LocalServer) -> None:
     with FaultProxy(server) as proxy, jetstream_sync.connect(proxy.url) as nc, Observer(server.url) as observer:
         consumer = stream_and_consumer(nc.jetstream(), 6, ack_wait=60)
         with consumer.messages(max_messages=20, threshold_messages=19) as messages:
-            eventually(lambda: len(messages._session.backlog) == 6)
+            eventually(lambda: len(messages._session.items) == 6)
             proxy.cut()
             eventually(lambda: nc.stats.reconnects == 1)
             observer.wait_for_pulls(2)
@@ -297,8 +297,8 @@ def test_stop_and_drain_while_disconnected_return_at_once(server: LocalServer) -
     with jetstream_sync.connect(server.url) as nc:
         consumer = stream_and_consumer(nc.jetstream(), 3)
         stopped, drained = consumer.messages(max_messages=2), consumer.messages(max_messages=1)
-        eventually(lambda: len(stopped._session.backlog) + len(drained._session.backlog) == 3)
-        count = len(drained._session.backlog)
+        eventually(lambda: len(stopped._session.items) + len(drained._session.items) == 3)
+        count = len(drained._session.items)
         server.kill()
         eventually(lambda: not nc.is_connected)
         start = time.monotonic()
@@ -325,7 +325,7 @@ def test_restarts_under_a_slow_reader_keep_the_buffer(server: LocalServer) -> No
                 proxy.cut()
                 eventually(lambda round_=round_: nc.stats.reconnects == round_ + 1, 10.0)
                 # The server may still serve the pull of the connection before: its inbox is the same.
-                assert len(messages._session.backlog) <= 45
+                assert len(messages._session.items) <= 45
             while len(seen) < 200:
                 message = messages.next(5)
                 seen.add(message.data)

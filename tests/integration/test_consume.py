@@ -304,12 +304,12 @@ def test_consume_ends_typed_when_deleted(js: JetStream, nc: Connection, observer
         collect(message)
 
     context = consumer.consume(callback, max_messages=10, threshold_messages=5)
-    eventually(lambda: len(context._session.backlog) == 7)
+    eventually(lambda: len(context._session.items) == 7)
     if what == "consumer":
         js.delete_consumer("S", "C")
     else:
         js.delete_stream("S")
-    eventually(lambda: len(context._session.backlog) == 8)
+    eventually(lambda: len(context._session.items) == 8)
     start = time.monotonic()
     gate.set()
     with pytest.raises(ConsumerDeletedError):
@@ -354,7 +354,7 @@ def test_consume_stop_and_drain_from_anywhere(js: JetStream, where: str, end: st
             end_it()
 
     context = consumer.consume(callback, max_messages=20, max_workers=workers)
-    eventually(lambda: len(context._session.backlog) == 20 - workers)
+    eventually(lambda: len(context._session.items) == 20 - workers)
     if where == "thread":
         InThread(end_it).result(3)
     elif where == "main":

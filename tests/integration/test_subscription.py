@@ -385,13 +385,13 @@ def test_slow_consumer_by_bytes_counts_what_is_really_buffered(nc: Connection) -
     """Bytes already taken make room, whatever the runs in which they arrived."""
     sub = nc.subscribe("exact", pending_bytes_limit=1000)
     for _ in range(10):
-        nc._outbox.publish(*nc._frame(b"exact", b"x" * 100, None, None), gather=True)  # arrive as one run
+        nc._outbox.publish(*nc._frame(b"exact", b"x" * 100, None, None), coalesce=True)  # arrive as one run
     nc.flush()
     assert sub.pending_msgs == 10
     for _ in range(9):
         sub.next_msg()
     for _ in range(9):
-        nc._outbox.publish(*nc._frame(b"exact", b"y" * 100, None, None), gather=True)
+        nc._outbox.publish(*nc._frame(b"exact", b"y" * 100, None, None), coalesce=True)
     nc.flush()
     assert (sub.pending_msgs, sub.dropped) == (10, 0)
 

@@ -145,7 +145,7 @@ def test_fetch_409_server_shutdown_is_an_error_only_if_empty(count: int) -> None
     with LocalServer() as server, jetstream_sync.connect(server.url) as nc:
         consumer = stream_and_consumer(nc.jetstream(), count)
         batch = consumer.fetch(10, expires=10)
-        eventually(lambda: len(batch.backlog) == count and waiting_pulls(consumer) == 1)
+        eventually(lambda: len(batch.items) == count and waiting_pulls(consumer) == 1)
         server.stop()
         if count:
             assert len(list(batch)) == count
@@ -159,7 +159,7 @@ def test_fetch_409_server_shutdown_is_an_error_only_if_empty(count: int) -> None
 def test_fetch_409_leadership_change_is_an_error_only_if_empty(bench: Bench, count: int) -> None:
     """409 Leadership Change (injected here; a cluster sends it in tests/faults): as Server Shutdown."""
     batch = bench.consumer(count).fetch(10, expires=10)
-    eventually(lambda: len(batch.backlog) == count)
+    eventually(lambda: len(batch.items) == count)
     inject(batch._inlet, b"409 Leadership Change")
     if count:
         assert len(list(batch)) == count
@@ -312,7 +312,7 @@ def test_fetch_unknown_status_is_an_error_with_code_and_text(bench: Bench, statu
     """Any other status (injected): an error that carries code and description, after the messages."""
     consumer = bench.consumer(1)
     batch = consumer.fetch(5, expires=5)
-    eventually(lambda: len(batch.backlog) == 1)
+    eventually(lambda: len(batch.items) == 1)
     inject(batch._inlet, status)
     iterator = iter(batch)
     assert next(iterator).data == b"0"

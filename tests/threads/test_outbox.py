@@ -116,7 +116,7 @@ def publish_many(outbox: Outbox, who: int, count: int) -> None:
     rng = random.Random(who)
     for number in range(count):
         size = rng.choice((0, 10, 300, 5000))
-        outbox.publish(frame(who, number, size), size, gather=rng.random() < 0.3)
+        outbox.publish(frame(who, number, size), size, coalesce=rng.random() < 0.3)
         if outbox.congested:
             outbox.wait_for_room(10)
 
@@ -272,12 +272,12 @@ def test_gathered_frames_leave_soon(outbox: Outbox) -> None:
     pipe.peer.settimeout(2)
     outbox.attach(pipe.transport, b"")
     for number in range(50):
-        outbox.publish(b"<%02d>" % number, 1, gather=True)
+        outbox.publish(b"<%02d>" % number, 1, coalesce=True)
         assert pipe.peer.recv(100) == b"<%02d>" % number
     reader = pipe.start_reading()
     sent = 0
     while sent < GATHER_BYTES:
-        outbox.publish(b"x" * 1000, 1, gather=True)
+        outbox.publish(b"x" * 1000, 1, coalesce=True)
         sent += 1000
     eventually(lambda: len(pipe.received) == sent)
     drop(outbox)
