@@ -22,10 +22,10 @@ from ..net.connection import Connection
 from ..net.outbox import Ephemeral
 from ..protocol.headers import Status
 from ..protocol.subjects import next_nuid
+from .binding import Found, SubscribeRequest, find_or_create
 from .fetch import PullGuard
 from .inlet import PullInlet, StampedStatus
 from .pull_request import pull_body
-from .push_workflow import Found, SubscribeRequest, Workflow
 from .status import FetchVerdict, Kind, classify, to_error
 from .target import PullTarget
 
@@ -283,8 +283,4 @@ class _Fetch:
 
 def subscribe_pull(client: ApiClient, request: SubscribeRequest) -> PullSubscription:
     """ADR-15's workflow for a pull subscription: look up, or create."""
-    workflow = Workflow(client)
-    stream = workflow.stream_name(request)
-    info = workflow.look_up(stream, request)
-    found = workflow.create(stream, request) if info is None else Found(info, False)
-    return PullSubscription(client, found)
+    return PullSubscription(client, find_or_create(client, request))
