@@ -47,7 +47,7 @@ from ..protocol.parser import RawMessage
 from ..protocol.subjects import publish_subject, queue_name
 from .push_status import FlowControl, PushMonitor, Sequences
 from .push_workflow import Found, SubscribeRequest, Workflow
-from .status import PushVerdict, classify, read_status, to_error
+from .status import PushAction, classify, read_status, to_error
 
 Callback = Callable[[JetStreamMessage], Any]
 AnyPush = TypeVar("AnyPush", bound="PushSubscription")
@@ -195,16 +195,16 @@ class PushSubscription(Subscription):
     def _on_status(self, status: Status, raw: RawMessage) -> None:
         block = raw[2]
         assert block is not None
-        verdict = classify(status).push
-        if verdict is PushVerdict.FLOW and raw[1] is not None:
+        action = classify(status).push
+        if action is PushAction.FLOW and raw[1] is not None:
             self._answer_flow_control(raw[1])
-        elif verdict is PushVerdict.HEARTBEAT:
+        elif action is PushAction.HEARTBEAT:
             self._on_heartbeat(block)
             stalled = header_value(block, b"Nats-Consumer-Stalled")
             # One word only: whoever can publish to the deliver subject could else have us send a malformed line.
             if stalled and len(stalled.split()) == 1:
                 self._answer_flow_control(stalled)
-        elif verdict is PushVerdict.RAISE:
+        elif action is PushAction.RAISE:
             error = to_error(status, self.subject, "the server reports on the push subscription")
             if not self._has_callback:
                 raise error
