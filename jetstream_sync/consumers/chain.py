@@ -45,7 +45,7 @@ from ..errors import (
 from ..protocol.headers import header_value
 from ..protocol.parser import RawMessage
 from ..protocol.subjects import next_nuid
-from .interim import PullTarget
+from .pull import PullTarget
 from .pull_state import Backoff
 
 log = logging.getLogger("jetstream_sync")

@@ -12,7 +12,7 @@ from ..api.message import JetStreamMessage
 from ..errors import ConcurrencyError, NatsError, SubscriptionClosedError
 from ..protocol.parser import RawMessage
 from .inlet import StampedStatus
-from .pull_request import message_size
+from .pull_options import message_size
 from .session import Session
 
 # Leaving the `with` block waits this long for the refill thread, which has nothing left to do by then.

@@ -44,7 +44,7 @@ from ..errors import (
 from ..protocol.parser import RawMessage
 from .inlet import StampedStatus
 from .ordered_cursor import LOST, ErrorCallback, OrderedCursor, log, log_failed_try
-from .pull_request import ConsumeOptions
+from .pull_options import ConsumeOptions
 from .pull_session import PullSession
 from .session import Session
 from .status import Kind, classify

@@ -44,10 +44,10 @@ from ..protocol.headers import header_value
 from ..protocol.parser import RawMessage
 from .heartbeat import HeartbeatClock
 from .inlet import PullInlet, StampedStatus
-from .pull_request import ConsumeOptions, message_size
+from .pull_options import ConsumeOptions, message_size
 from .pull_state import Backoff, PullState
 from .session import Session
-from .status import ConsumeVerdict, Kind, classify, pending_of, to_error
+from .status import ConsumeAction, Kind, classify, pending_of, to_error
 from .target import PullTarget
 
 log = logging.getLogger("jetstream_sync")
@@ -242,13 +242,13 @@ class PullSession(Session):
     def _on_status(self, raw: StampedStatus) -> None:
         status = raw.status
         rule = classify(status)
-        if rule.consume is ConsumeVerdict.TERMINAL:
+        if rule.consume is ConsumeAction.TERMINAL:
             error = to_error(status, self.target.next_subject.decode())
             self.end(error)
             raise error
         if rule.drops_pin:
             self.target.drop_pin(self._options.priority)
-        report = rule.consume in (ConsumeVerdict.WARN, ConsumeVerdict.ERROR)
+        report = rule.consume in (ConsumeAction.WARN, ConsumeAction.ERROR)
         with self._lock:
             self._state.status(rule, pending_of(raw[2]), raw.arrived)
             backs_off = rule.backs_off
@@ -258,13 +258,13 @@ class PullSession(Session):
                 self._delivered_since_oversize = False
             if backs_off:
                 self._backoff.refused(raw.arrived)
-            if rule.consume is not ConsumeVerdict.IGNORE:
+            if rule.consume is not ConsumeAction.IGNORE:
                 self._answers_read += 1
             if self._connected:
                 self._resume_clock()  # paused while this was unread: another pull may still be served
         if report:
             self.report(to_error(status, self.target.next_subject.decode()))
-        if rule.consume is not ConsumeVerdict.IGNORE:
+        if rule.consume is not ConsumeAction.IGNORE:
             self._wake()
 
     def report(self, error: BaseException) -> None:

@@ -34,7 +34,7 @@ from ..api.client import ApiClient
 from ..api.config import AckPolicy
 from ..api.consumer_api import ConsumerApi
 from ..api.info import ConsumerInfo
-from ..api.message import JetStreamMessage, parse_metadata
+from ..api.message import JetStreamMessage, Source, parse_metadata
 from ..errors import (
     MissedHeartbeatError,
     NatsError,
@@ -47,9 +47,10 @@ from ..protocol import commands
 from ..protocol.headers import Status, header_value
 from ..protocol.parser import RawMessage
 from ..protocol.subjects import publish_subject, queue_name
-from .interim import ArrivedStatus, PushAction, take_one
+from .pull import ArrivedStatus
 from .push_watch import FlowControl, PushWatch, Sequences
-from .status import classify, read_status, to_error
+from .status import PushAction, classify, read_status, to_error
+from .take import take_one
 
 Callback = Callable[[JetStreamMessage], Any]
 
@@ -85,7 +86,7 @@ class PushInbound(Inbound):
         self.stream_name = ""
         self.acks = True
         self.items = self.mailbox.items
-        self.source = self  # of its messages: acks and items
+        self.source: Source = self  # of its messages: acks and items
         self.inspect: Callable[[RawMessage], bool] | None = self._note_order if queue is None else None
         self.delete_when_empty = False
         self._api = ConsumerApi(client)

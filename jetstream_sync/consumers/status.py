@@ -1,4 +1,4 @@
-"""What a status means: one table from (code, text) to a verdict, used by everything that reads statuses.
+"""What a status means: one table from (code, text) to a action, used by everything that reads statuses.
 
 Pure: no socket, threading or time. Everything here is immutable and thread-safe.
 
@@ -17,12 +17,12 @@ from ..errors import ConsumerDeletedError, ConsumerIsPushError, NatsError, NoRes
 from ..protocol.headers import Status, header_value, status_of
 
 __all__ = [
-    "ConsumeVerdict",
+    "ConsumeAction",
     "Ends",
-    "FetchVerdict",
+    "FetchAction",
     "Kind",
     "Pending",
-    "PushVerdict",
+    "PushAction",
     "Rule",
     "classify",
     "pending_of",
@@ -58,7 +58,7 @@ class Kind(Enum):
     UNKNOWN = "unknown"
 
 
-class FetchVerdict(Enum):
+class FetchAction(Enum):
     """What a status does to a fetch or next, and to a pull subscription's fetch."""
 
     IGNORE = "ignore"  # a sign of life
@@ -67,7 +67,7 @@ class FetchVerdict(Enum):
     ERROR = "error"  # what came before is delivered first, then the error is raised
 
 
-class ConsumeVerdict(Enum):
+class ConsumeAction(Enum):
     """What a status does to a consume or messages. All but the first and the last mean: pull again."""
 
     IGNORE = "ignore"
@@ -78,7 +78,7 @@ class ConsumeVerdict(Enum):
     TERMINAL = "terminal"  # the consume concludes with the error
 
 
-class PushVerdict(Enum):
+class PushAction(Enum):
     """What a status does to a push subscription."""
 
     HEARTBEAT = "heartbeat"
@@ -105,10 +105,10 @@ class Rule(NamedTuple):
     """One row: the meaning of a status for each of its readers."""
 
     kind: Kind
-    fetch: FetchVerdict
-    consume: ConsumeVerdict
-    push: PushVerdict
-    pull_subscription: FetchVerdict
+    fetch: FetchAction
+    consume: ConsumeAction
+    push: PushAction
+    pull_subscription: FetchAction
     ends: Ends
     backs_off: bool = False  # a consume that gets it again and again must not pull in a hot loop
     drops_pin: bool = False  # the stored pin id is no longer valid
@@ -122,7 +122,7 @@ class Pending(NamedTuple):
     bytes: int | None
 
 
-_F, _C, _P = FetchVerdict, ConsumeVerdict, PushVerdict
+_F, _C, _P = FetchAction, ConsumeAction, PushAction
 
 _HEARTBEAT = Rule(Kind.HEARTBEAT, _F.IGNORE, _C.IGNORE, _P.HEARTBEAT, _F.IGNORE, Ends.NONE)
 _BAD_REQUEST = Rule(Kind.BAD_REQUEST, _F.ERROR, _C.ERROR, _P.RAISE, _F.ERROR, Ends.NEWEST, backs_off=True)

@@ -8,7 +8,7 @@ from ..api.info import ConsumerInfo
 from ..api.message import SingleSource
 from ..net.outbox import Ephemeral
 from ..protocol import commands
-from .pull_request import Priority
+from .pull_options import Priority
 
 
 class PullTarget:

@@ -17,6 +17,17 @@ if TYPE_CHECKING:
     from .connection import Connection
 
 
+class Router:
+    """The registry of receivers."""
+
+    def __init__(self, nc: Connection) -> None:
+        self._nc = nc
+
+    @property
+    def receivers(self) -> dict[bytes, Any]:
+        return self._nc._subs
+
+
 class Link:
     """What the code above net/ uses of a connection."""
 
@@ -24,6 +35,7 @@ class Link:
         self.nc = nc
         self.outbox = nc._outbox
         self.options = nc._options
+        self.router = Router(nc)
         self.forked = False
 
     # --- facts ---------------------------------------------------------------------------------------

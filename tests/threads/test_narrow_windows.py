@@ -14,8 +14,11 @@ from jetstream_sync import ConnectionClosedError, JetStream, MissedHeartbeatErro
 from jetstream_sync._threads import Mailbox, spawn
 from jetstream_sync.api import publish_async
 from jetstream_sync.net import handshake, lifecycle
+from jetstream_sync.net.connection import link_of
+from jetstream_sync.net.receiver import Receiver
 from jetstream_sync.net.server_errors import server_error
 from jetstream_sync.testing import LocalServer
+from tests.support.consuming import refill_of
 from tests.support.eventually import eventually
 from tests.support.observer import Observer, fill, stream_and_consumer
 from tests.support.watchdog import InThread
@@ -36,12 +39,12 @@ def test_heartbeat_read_late_does_not_end_the_watch(nats_server: LocalServer, js
         max_messages=10, threshold_messages=5, expires=20, idle_heartbeat=0.5, on_error=errors.append
     )
     with stream:
-        session = stream._session
+        refill = refill_of(stream)
         fill(js, 1)
         stream.next(5)
-        eventually(lambda: session.inlet.delivered >= 2, message="a heartbeat is unread")
+        eventually(lambda: refill.pull.delivered >= 2, message="a heartbeat is unread")
         fill(js, 9)
-        eventually(lambda: session._clock.paused, message="nothing more is to come")  # type: ignore[attr-defined]
+        eventually(lambda: refill._clock.paused, message="nothing more is to come")
         for _ in range(9):
             stream.next(5)
         nats_server.pause()
@@ -56,7 +59,7 @@ def test_heartbeat_read_late_does_not_end_the_watch(nats_server: LocalServer, js
 def test_status_read_before_the_reader_has_noted_it_costs_no_extra_pull(
     nats_server: LocalServer, js: JetStream, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The reader says what it has handed over after it did; a taker that is faster has lost nothing."""
+    """The reader says what it has handed over after it did; a thread that takes faster has lost nothing."""
     consumer = stream_and_consumer(js)
     put_run = Mailbox.put_run
     judged = threading.Event()
@@ -68,18 +71,18 @@ def test_status_read_before_the_reader_has_noted_it_costs_no_extra_pull(
         return done
 
     with Observer(nats_server.url) as observer, consumer.messages(max_messages=10, expires=1.0) as stream:
-        session = stream._session
-        box = session.inlet.mailbox
-        on_status = session._on_status  # type: ignore[attr-defined]
+        refill = refill_of(stream)
+        box = refill.box
+        on_status = refill.on_status
         monkeypatch.setattr(Mailbox, "put_run", put_and_be_overtaken)
         resets: list[None] = []
-        reset = session._reset_to_unread  # type: ignore[attr-defined]
-        monkeypatch.setattr(session, "_reset_to_unread", lambda: (resets.append(None), reset()))
+        reset = refill._reset_to_unread
+        monkeypatch.setattr(refill, "_reset_to_unread", lambda: (resets.append(None), reset()))
         answers_read: list[int] = []
         monkeypatch.setattr(
-            session,
-            "_on_status",
-            lambda raw: (on_status(raw), answers_read.append(session._answers_read)),  # type: ignore[attr-defined]
+            refill,
+            "on_status",
+            lambda raw: (on_status(raw), answers_read.append(refill._answers_read)),
         )
         with pytest.raises(TimeoutError):
             stream.next(2.5)  # two pulls time out meanwhile
@@ -89,29 +92,25 @@ def test_status_read_before_the_reader_has_noted_it_costs_no_extra_pull(
         assert len(observer.pulls) <= 4
 
 
-def test_pull_sent_before_the_session_knows_of_a_loss_does_not_outlive_it(
+def test_pull_sent_before_the_stream_knows_of_a_loss_does_not_outlive_it(
     nats_server: LocalServer, js: JetStream
 ) -> None:
     """It would go out on the next connection, beside that one's first pull: more than max_messages in all."""
     nc = jetstream_sync.connect(nats_server.url, reconnect_time_wait=0.01, error_cb=lambda error: None)
     lost, go_on = threading.Event(), threading.Event()
 
-    class Busy:
-        """Is told of the loss before the session is, and takes its time."""
+    class Busy(Receiver):
+        """Is told of the loss before the stream is, and takes its time."""
 
-        def on_disconnect(self) -> None:
+        wire_subject = b"busy"
+
+        def disconnected(self) -> None:
             lost.set()
             go_on.wait(5)
 
-        def on_reconnect(self) -> None: ...
-
-        def on_closed(self, error: Exception) -> None: ...
-
-        def on_publish_denied(self, subject: bytes, error: Exception) -> None: ...
-
     stream_and_consumer(js, 6)
     with nc, Observer(nats_server.url) as observer:
-        nc._add_listener(Busy())
+        link_of(nc).open(Busy())
         consumer = nc.jetstream().get_consumer("S", "C")
         with consumer.messages(max_messages=10, threshold_messages=5) as stream:
             for _ in range(4):
@@ -122,7 +121,7 @@ def test_pull_sent_before_the_session_knows_of_a_loss_does_not_outlive_it(
             assert lost.wait(5)
             for _ in range(2):
                 stream.next(5)
-            stream._report()  # at the threshold: the taker pulls
+            stream._feed.account(0, 0)  # at the threshold: the consuming thread pulls
             go_on.set()
             eventually(lambda: nc.is_connected)
             observer.wait_for_pulls(before + 1)
@@ -242,24 +241,23 @@ def test_connection_without_a_writer_is_closed(nats_server: LocalServer, monkeyp
 def test_next_interrupted_while_it_cleans_up_leaves_nothing(
     js: JetStream, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its message is there and a signal handler raises in the last moment: neither inbox nor listener stays."""
+    """Its message is there and a signal handler raises in the last moment: its receiver does not stay."""
     consumer = stream_and_consumer(js, 1)
-    nc = consumer._target.nc
-    subs, listeners = len(nc._subs), len(nc._listeners)
-    interruptions = 0
+    link = consumer._target.link
+    before = dict(link.router.receivers)
+    close, interruptions = link.close, 0
 
-    class InterruptedOnce(list):  # type: ignore[type-arg]
-        def remove(self, item: Any) -> None:
-            nonlocal interruptions
-            super().remove(item)
-            interruptions += 1
-            if interruptions == 1:
-                raise Interrupted
+    def interrupted_once(receiver: Receiver) -> None:
+        nonlocal interruptions
+        interruptions += 1
+        if interruptions == 1:
+            raise Interrupted
+        close(receiver)
 
-    monkeypatch.setattr(nc, "_listeners", InterruptedOnce(nc._listeners))
+    monkeypatch.setattr(link, "close", interrupted_once)
     with pytest.raises(Interrupted):
         consumer.next(5)
-    assert (len(nc._subs), len(nc._listeners)) == (subs, listeners)
+    assert link.router.receivers == before
 
 
 def test_publisher_interrupted_while_it_opens_opens_once(js: JetStream, monkeypatch: pytest.MonkeyPatch) -> None:

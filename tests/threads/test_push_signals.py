@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from jetstream_sync import JetStream
-from jetstream_sync.consumers import push
+from jetstream_sync.consumers import push, take
 from jetstream_sync.net import subscription
 from tests.support.interrupts import everywhere
 from tests.support.observer import fill
@@ -26,5 +26,5 @@ def test_next_msg_interrupted_anywhere_leaves_the_turn_to_others(stream: JetStre
     def check(where: str) -> None:
         assert InThread(sub.next_msg, 1.0).error() is None, where
 
-    assert everywhere(lambda: lambda: sub.next_msg(1.0), check, push, subscription) > 3
+    assert everywhere(lambda: lambda: sub.next_msg(1.0), check, push, subscription, take) > 3
     sub.unsubscribe()
