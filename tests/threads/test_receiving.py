@@ -121,7 +121,8 @@ def test_reader_comes_back_for_a_subscription(asker: Connection, responder: Resp
     assert is_aside(asker)
     sub = asker.subscribe("news")
     eventually(lambda: not is_aside(asker))
-    responder.specials.append(lambda conn, reply: conn.send(b"MSG news %b 2\r\nhi\r\n" % sub.sid))
+    sid = next(sid for sid, receiver in asker._subs.items() if receiver.wire_subject == b"news")
+    responder.specials.append(lambda conn, reply: conn.send(b"MSG news %b 2\r\nhi\r\n" % sid))
     asker.publish("to.the.script", b"")
     assert sub.next_msg(timeout=5).data == b"hi"
     for _ in range(10):
