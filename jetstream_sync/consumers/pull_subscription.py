@@ -21,9 +21,9 @@ from ..errors import NatsError, SubscriptionClosedError, TimeoutError
 from ..protocol.headers import Status
 from ..protocol.parser import RawMessage
 from ..protocol.subjects import next_nuid
+from .binding import Found, SubscribeRequest, find_or_create
 from .pull import ArrivedStatus, Pull, PullTarget
 from .pull_options import pull_body
-from .push_workflow import Found, SubscribeRequest, Workflow
 from .status import FetchAction, Kind, classify, to_error
 from .turn import Turn
 
@@ -239,11 +239,7 @@ class _Fetch:
 
 def subscribe_pull(client: ApiClient, request: SubscribeRequest) -> PullSubscription:
     """ADR-15's workflow for a pull subscription: look up, or create."""
-    workflow = Workflow(client)
-    stream = workflow.stream_name(request)
-    info = workflow.look_up(stream, request)
-    found = workflow.create(stream, request) if info is None else Found(info, False)
-    sub = PullSubscription(client, found)
+    sub = PullSubscription(client, find_or_create(client, request))
     try:
         sub._single.open()
     except BaseException:

@@ -38,6 +38,7 @@ from ..errors import (
     MaxPayloadError,
     NatsError,
     NoRespondersError,
+    SubscriptionClosedError,
     TimeoutError,
 )
 from ..protocol import commands
@@ -50,7 +51,7 @@ from .link import Link
 from .message import Message
 from .outbox import Ephemeral
 from .requests import RequestMux, Slot
-from .subscription import DEFAULT_PENDING_BYTES, DEFAULT_PENDING_MSGS, Subscription
+from .subscription import DEFAULT_PENDING_BYTES, DEFAULT_PENDING_MSGS, Inbound, Subscription, drain
 
 if TYPE_CHECKING:
     from ..jetstream import JetStream
@@ -92,12 +93,10 @@ class Connection(Interest):
             connected = self._status is Status.CONNECTED
             if connected:
                 self._status = Status.DRAINING
-            subs = [sub for sub in self._subs.values() if isinstance(sub, Subscription)]
+            inbounds = [receiver for receiver in self._subs.values() if isinstance(receiver, Inbound)]
         try:
             if connected:
-                for sub in subs:
-                    self._start_drain(sub)
-                self._finish_drain(subs, deadline)
+                drain(self._link, inbounds, deadline)
                 for settle in list(self._before_drained):
                     settle(deadline)
                 self._ping_pong(deadline)
@@ -283,28 +282,21 @@ class Connection(Interest):
         if cb is not None and not callable(cb):
             raise TypeError("cb must be callable")
 
-        def make(sid: bytes) -> Subscription:
-            sub = Subscription(
-                self,
-                sid,
-                subject,
-                wire_subject,
-                queue=queue,
-                wire_queue=wire_queue,
-                pending_msgs_limit=pending_msgs_limit,
-                pending_bytes_limit=pending_bytes_limit,
-            )
-            made.append(sub)
-            if cb is not None:
-                sub.start_callback(cb)
-            return sub
-
-        made: list[Subscription] = []
+        inbound = Inbound(
+            self._link,
+            wire_subject,
+            wire_queue,
+            msgs_limit=pending_msgs_limit,
+            bytes_limit=pending_bytes_limit,
+        )
         try:
-            return self._add_subscription(make)
-        except BaseException:
-            for sub in made:  # a signal handler raised, be it on the way back: nobody gets to hold it
-                self._unsubscribe(sub, 0)
+            self._link.open(inbound)
+            self._outbox.flush()
+            if cb is not None:
+                inbound.start_callback(cb)
+            return Subscription(inbound)
+        except BaseException:  # a signal handler raised, be it on the way back: the caller does not get to hold it
+            inbound.end(SubscriptionClosedError("the subscription could not be made"), discard=True)
             raise
 
     # --- round trips ------------------------------------------------------------------------------------

@@ -4,56 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from datetime import timedelta
-from typing import TypeVar
 
 from .._deadline import Deadline, seconds
-from ..errors import ConnectionClosedError, DrainTimeoutError, SubscriptionClosedError, TimeoutError
 from ..protocol import commands
-from .contracts import Inlet, SingleUse, Status
-from .lifecycle import JOIN_SECONDS, Lifecycle
-from .subscription import Subscription
-
-AnySubscription = TypeVar("AnySubscription", bound=Subscription)
+from .contracts import Inlet, SingleUse
+from .lifecycle import Lifecycle
 
 
 class Interest(Lifecycle):
     """Adding, moving and removing interest. The map of sids is guarded by the connection's lock."""
-
-    def _add_subscription(self, make: Callable[[bytes], AnySubscription]) -> AnySubscription:
-        """Subscribe what `make` makes of a sid; it is drained and closed with the connection."""
-        self._check_usable()
-        sub = None
-        try:
-            with self._lock:
-                if self._status is Status.DRAINING:
-                    raise ConnectionClosedError("the connection is draining: no new subscriptions")
-                sub = make(self._new_sid())
-                self._subs[sub.sid] = sub
-                self._outbox.control(commands.subscribe(sub.wire_subject, sub.sid, sub.wire_queue))
-            self._receiving.call_back()
-            self._outbox.flush()
-        except BaseException:
-            if sub is not None:  # a signal handler raised: nobody gets to hold this subscription
-                self._unsubscribe(sub, 0)
-            raise
-        return sub
-
-    def _move_subscription(self, sub: Subscription, subject: str, wire_subject: bytes) -> bool:
-        """Listen to another subject, under a new sid: what still comes on the old one is dropped.
-
-        False when the subscription has ended meanwhile.
-        """
-        with self._lock:
-            if self._subs.get(sub.sid) is not sub or sub.draining:
-                return False
-            self._outbox.control(commands.unsubscribe(sub.sid))
-            del self._subs[sub.sid]
-            sub.sid, sub.subject, sub.wire_subject = self._new_sid(), subject, wire_subject
-            self._subs[sub.sid] = sub
-            self._outbox.control(commands.subscribe(wire_subject, sub.sid, sub.wire_queue))
-        self._receiving.call_back()
-        self._outbox.flush()
-        return True
 
     def _open_inlet(self, make: Callable[[bytes], Inlet]) -> None:
         """Subscribe something of the library's own: `make` gets the sid."""
@@ -118,48 +77,10 @@ class Interest(Lifecycle):
         self._last_sid += 1
         return b"%d" % self._last_sid
 
-    def _unsubscribe(self, sub: Subscription, limit: int) -> None:
-        self._check_process()
-        finished = False
-        with self._lock:
-            if self._subs.get(sub.sid) is sub:
-                if limit and sub.set_limit(limit):
-                    self._outbox.control(commands.unsubscribe(sub.sid, limit))
-                else:
-                    finished = True
-                    # UNSUB first: interrupted by a signal handler between the two, a second call repeats both.
-                    self._outbox.control(commands.unsubscribe(sub.sid))
-                    del self._subs[sub.sid]
-        self._outbox.flush()
-        if finished or not limit:
-            sub.close(SubscriptionClosedError("the subscription was unsubscribed"), discard=not limit)
-            sub.join(JOIN_SECONDS)
-
     def _forget(self, inlet: Inlet) -> None:
         """Take nothing more for this subscription: the server has ended it, or is told to."""
         with self._lock:
             self._subs.pop(inlet.sid, None)
-
-    def _start_drain(self, sub: Subscription) -> None:
-        with self._lock:
-            if self._subs.get(sub.sid) is sub:
-                sub.draining = True
-                self._outbox.control(commands.unsubscribe(sub.sid))
-        self._outbox.flush()
-
-    def _finish_drain(self, subs: list[Subscription], deadline: Deadline) -> None:
-        """Wait until all that the server sent before it saw the UNSUB has come, then until it is handled."""
-        try:
-            if self.is_connected:
-                self._ping_pong(deadline)
-        except TimeoutError as error:
-            raise DrainTimeoutError("the server did not answer while draining") from error
-        finally:
-            for sub in subs:
-                self._forget(sub)
-                sub.close(SubscriptionClosedError("the subscription was drained"))
-        for sub in subs:
-            sub.wait_handled(deadline)
 
     def _drain_timeout(self, timeout: float | timedelta | None) -> float:
         chosen = seconds(timeout)

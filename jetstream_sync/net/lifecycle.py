@@ -39,7 +39,6 @@ from .receiver import Receiver
 from .receiving import Receiving
 from .reconnect import Dialer
 from .requests import RequestMux, Slot
-from .subscription import Subscription
 
 if TYPE_CHECKING:
     from .connection import Connection
@@ -269,7 +268,6 @@ class Lifecycle:
             self._failed = error is not None
             if error is not None:
                 self._last_error = error
-            inlets = list(self._subs.values())
             receivers = self._receivers()
             self._subs.clear()
             pongs, self._pongs = self._pongs, deque()
@@ -277,7 +275,6 @@ class Lifecycle:
         self._receiving.call_back()
         connections.discard(self)
         closed = ConnectionClosedError() if error is None else closed_by(error)
-        subs = [inlet for inlet in inlets if isinstance(inlet, Subscription)]
         try:
             if session is not None and goodbye:
                 self._say_goodbye(session)
@@ -288,24 +285,19 @@ class Lifecycle:
             self._outbox.close()
             for receiver in receivers:
                 receiver.closed(closed)
-            self._tell_closed(closed, pongs, subs, listeners, was_connected=was_connected)
-            self._join_threads(abandoned, subs)
-            for receiver in receivers:
-                receiver.join(JOIN_SECONDS)
+            self._tell_closed(closed, pongs, listeners, was_connected=was_connected)
+            self._join_threads(abandoned, receivers)
 
     def _tell_closed(
         self,
         closed: NatsError,
         pongs: deque[Slot | None],
-        subs: list[Subscription],
         listeners: list[Listener],
         *,
         was_connected: bool,
     ) -> None:
         """Wake whoever waits on something of this connection."""
         self._fail_waiting(closed, pongs)
-        for sub in subs:
-            sub.close(closed, discard=True)
         for listener in listeners:
             listener.on_closed(closed)
         if was_connected:
@@ -313,14 +305,14 @@ class Lifecycle:
         self._callbacks.submit(self._options.callbacks.closed, self)
         self._callbacks.close()
 
-    def _join_threads(self, abandoned: Abandoned, subs: list[Subscription]) -> None:
+    def _join_threads(self, abandoned: Abandoned, receivers: list[Receiver]) -> None:
         try:
             self._join_own_threads()
         finally:
             abandoned.close()  # the reader, which may have been receiving from it, has ended
         deadline = Deadline(JOIN_SECONDS)  # for all together: each may be in user code
-        for sub in subs:
-            sub.join(deadline.wait_time())
+        for receiver in receivers:
+            receiver.join(deadline.wait_time())
         self._callbacks.join(JOIN_SECONDS)
 
     def _join_own_threads(self) -> None:
