@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from jetstream_sync import ConnectionLostError, JetStreamError, WrongLastSequenceError
-from jetstream_sync.api import futures as futures_module
-from jetstream_sync.api.futures import PubAckFuture
+from jetstream_sync.api import pub_ack_future
+from jetstream_sync.api.pub_ack_future import PubAckFuture
 from tests.support.eventually import eventually
 from tests.support.forks import in_child
 from tests.support.watchdog import InThread
@@ -96,7 +96,7 @@ def test_forked_child_waits_on_futures_though_the_parent_was_completing_one(publ
         future.complete(ACK, None)
         return future.result(5).seq
 
-    with futures_module._making_condition:
+    with pub_ack_future._making_condition:
         assert in_child(wait_in_child) == 7
 
 
