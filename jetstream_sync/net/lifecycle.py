@@ -30,12 +30,12 @@ from ..protocol import commands
 from ..protocol.subjects import new_inbox
 from .callbacks import CallbackRunner
 from .contracts import Inlet, Listener, Status
+from .dialer import Dialer
 from .handshake import Session
 from .options import Options
 from .outbox import Abandoned, Outbox
 from .reader import Reader
 from .receiving import Receiving
-from .reconnect import Dialer
 from .requests import RequestMux, Slot
 from .subscription import Subscription
 

@@ -19,8 +19,8 @@ from ..errors import (
 )
 from ..protocol import commands
 from ..protocol.parser import PING, PONG, Err, Event, Info, Run
+from .dialer import Dialer
 from .handshake import Session
-from .reconnect import Dialer
 from .server_errors import server_error, stays_open
 
 if TYPE_CHECKING:
@@ -89,7 +89,7 @@ class Reader:
         receiving = self._nc._receiving
         if not receiving.is_worth_it(lone_answer=self._is_lone_answer(events)):
             return None
-        if session.transport.encrypted or session.parser.buffered:
+        if session.transport.direct_recv is None or session.parser.buffered:
             return None
         return receiving.stand_aside(session.transport, self._others_wait)
 

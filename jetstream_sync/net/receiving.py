@@ -25,14 +25,14 @@ taken from there. For the right itself it waits up to RECV_SECONDS, longer than 
 
 from __future__ import annotations
 
-import select
 import time
 from collections.abc import Callable
 from itertools import compress
 
+from .._platform import NOW
 from .._threads import locked
 from ..protocol.parser import RawMessage, lone_message
-from .transport import ANSWER_SIZE, DONTWAIT, PlainTransport
+from .transport import ANSWER_SIZE, Transport
 
 # An answer that takes longer gains nothing by a saved wake-up.
 OWN_SECONDS = 0.005
@@ -52,7 +52,7 @@ class Aside:
 
     __slots__ = ("busy", "error", "received", "right", "transport", "wanted")
 
-    def __init__(self, transport: PlainTransport) -> None:
+    def __init__(self, transport: Transport) -> None:
         self.transport = transport
         self.right = [b"right"]
         """One element, whatever it is: the right to receive."""
@@ -65,7 +65,8 @@ class Aside:
     def receive(self) -> None:
         """Use the right. Raises IndexError when somebody else has it, OSError."""
         size = compress((ANSWER_SIZE,), map(self.right.pop, (0,)))
-        self.received.extend(map(self.transport.sock.recv, size, (DONTWAIT,)))
+        assert self.transport.direct_recv is not None
+        self.received.extend(map(self.transport.direct_recv, size, (NOW,)))
 
     def take(self) -> None:
         """Take what was received: it is the right from now on. Raises IndexError when the reader was faster."""
@@ -116,9 +117,7 @@ class Receiving:
 
     def receive(self, aside: Aside, subject: bytes, sid: bytes, timeout: float) -> RawMessage | None:
         """Wait for the answer to `subject`; None when the reader will have it. Whoever began calls end()."""
-        poller = select.poll()
-        poller.register(aside.transport.fd, select.POLLIN)
-        if not poller.poll(min(timeout, OWN_SECONDS) * 1000):
+        if not aside.transport.wait_readable(min(timeout, OWN_SECONDS)):
             return None
         try:
             aside.receive()
@@ -169,7 +168,7 @@ class Receiving:
         self._lone_answers = self._lone_answers + 1 if lone_answer else 0
         return self._lone_answers >= self.streak
 
-    def stand_aside(self, transport: PlainTransport, others_wait: Callable[[], bool]) -> bytes | None:
+    def stand_aside(self, transport: Transport, others_wait: Callable[[], bool]) -> bytes | None:
         """Let callers receive while there is nothing to come but their answers.
 
         Returns what a caller has received and left, b"" for the end of the stream; None when there is nothing.
