@@ -23,7 +23,7 @@ from .consumers.pull_subscription import PullSubscription, subscribe_pull
 from .consumers.push import Callback, PendingLimits, PushSubscription
 from .consumers.push_workflow import SubscribeRequest
 from .consumers.subscribe import subscribe
-from .net.connection import Connection
+from .net.connection import Connection, link_of
 from .net.subscription import DEFAULT_PENDING_BYTES, DEFAULT_PENDING_MSGS
 from .protocol.subjects import publish_subject
 from .stream import ConsumerFields, ConsumerManager, Stream
@@ -48,12 +48,13 @@ class JetStream:
         timeout: Duration = 5.0,
         publish_async_max_pending: int = DEFAULT_MAX_PENDING,
     ) -> None:
-        self._client = ApiClient(nc, domain=domain, prefix=prefix, timeout=timeout)
+        link = link_of(nc)
+        self._client = ApiClient(link, domain=domain, prefix=prefix, timeout=timeout)
         self._streams = StreamApi(self._client)
         self._consumer_api = ConsumerApi(self._client)
         self._consumers = ConsumerManager(self._client)
-        self._publisher = Publisher(nc, self._client.timeout)
-        self._async_publisher = AsyncPublisher(nc, self._client.timeout, publish_async_max_pending)
+        self._publisher = Publisher(link, self._client.timeout)
+        self._async_publisher = AsyncPublisher(link, self._client.timeout, publish_async_max_pending)
         # Its thread and its inbox must not outlive a context that was dropped.
         weakref.finalize(self, self._async_publisher.retire).atexit = False
 
@@ -149,7 +150,7 @@ class JetStream:
     @property
     def publish_async_pending(self) -> int:
         """How many asynchronous publishes are unanswered."""
-        return self._async_publisher.pending
+        return len(self._async_publisher.pending)
 
     def publish_async_wait(self, timeout: Duration | None = None) -> None:
         """Block until every asynchronous publish is answered or has failed. Raises TimeoutError."""
@@ -175,7 +176,7 @@ class JetStream:
         an iterable of (subject, payload[, headers]) publishes them and returns the acknowledgement of the last.
         See PublishBatch for what blocks and what is raised.
         """
-        batch = PublishBatch(self._client.nc, self._client.timeout if timeout is None else timeout)
+        batch = PublishBatch(self._client.link, self._client.timeout if timeout is None else timeout)
         return batch if messages is None else publish_all(batch, messages)
 
     # --- streams --------------------------------------------------------------------------------------

@@ -53,11 +53,11 @@ class CountingTransport(PlainTransport):
 class Pipe:
     """A transport and the other end of it."""
 
-    def __init__(self) -> None:
+    def __init__(self, kind: type[CountingTransport] = CountingTransport) -> None:
         ours, self.peer = socket.socketpair()
         ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 2048)
         self.peer.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2048)
-        self.transport = CountingTransport(ours)
+        self.transport = kind(ours)
         self.received = bytearray()
 
     def read_all(self, pause: float = 0.0) -> None:
@@ -335,9 +335,8 @@ def test_timeout_of_a_signal_handler_reaches_the_publisher(outbox: Outbox) -> No
                 raise TimeoutError("the user's own alarm")
             return super().flush_now()
 
-    pipe = Pipe()
-    transport = Interrupted(pipe.transport.sock)
-    outbox.attach(transport, b"")
+    pipe = Pipe(Interrupted)
+    outbox.attach(pipe.transport, b"")
     with pytest.raises(TimeoutError, match="own alarm"):
         outbox.publish(b"<frame>", 1)
     assert pipe.peer.recv(100) == b"<frame>"  # the writer thread goes on where the publisher was interrupted

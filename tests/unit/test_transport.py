@@ -4,16 +4,25 @@ from __future__ import annotations
 
 import socket
 import threading
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
 
 from jetstream_sync._deadline import FOREVER
 from jetstream_sync.net.transport import PlainTransport
 
 
+@contextmanager
+def pipe() -> Iterator[tuple[PlainTransport, socket.socket]]:
+    """A transport and the other end of it."""
+    ours, theirs = socket.socketpair()
+    transport = PlainTransport(ours)
+    with theirs, closing(transport):
+        yield transport, theirs
+
+
 def test_flush_now_returns_when_the_socket_is_full() -> None:
     """With nobody reading at the other end flush_now() says that something is left, instead of waiting."""
-    ours, theirs = socket.socketpair()
-    with ours, theirs:
-        transport = PlainTransport(ours)
+    with pipe() as (transport, _):
         transport.outgoing = bytes(16 * 1024 * 1024)
         results: list[bool] = []
         sender = threading.Thread(target=lambda: results.append(transport.flush_now()), daemon=True)
@@ -28,6 +37,5 @@ def test_flush_now_returns_when_the_socket_is_full() -> None:
 
 def test_wait_writable_takes_any_timeout() -> None:
     """A timeout of a century (a connection that never pings) is no error, and the wait ends when there is room."""
-    ours, theirs = socket.socketpair()
-    with ours, theirs:
-        assert PlainTransport(ours).wait_writable(FOREVER)
+    with pipe() as (transport, _):
+        assert transport.wait_writable(FOREVER)
