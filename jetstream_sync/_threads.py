@@ -196,8 +196,8 @@ class Waiters:
     def __init__(self) -> None:
         self._waiting: deque[LockType] = deque()
 
-    def __bool__(self) -> bool:
-        return bool(self._waiting)
+    def __len__(self) -> int:
+        return len(self._waiting)
 
     def wait_until(self, condition: Callable[[], bool], deadline: Deadline) -> bool:
         """Block until `condition()` is true; False at the deadline. Once true it is not called again.

@@ -57,7 +57,7 @@ class AsyncPublisher(ReplyInbox[PubAckFuture]):
         self._lock = allocate_lock()  # guards adding to the window; held for a few instructions
         self._opened = False
         self._ready = False  # opened, not refused, not closed: nothing to look at before a publish
-        self._window = Waiters()
+        self.window = Waiters()
         self._seat = allocate_lock()  # held by js-publisher: there is only one
         self._wakeup = Wakeup()
         self._wakes_at = _NEVER
@@ -106,7 +106,7 @@ class AsyncPublisher(ReplyInbox[PubAckFuture]):
         except BaseException:  # no caller gets to hold the future: it must not keep its place in the window
             self.pending.pop(reply, None)
             link.outbox.withdraw(frame)
-            self._window.wake_all()
+            self.window.wake_all()
             raise
         ended = None if self._ready else self._end or self.refused
         if ended is not None:
@@ -147,7 +147,7 @@ class AsyncPublisher(ReplyInbox[PubAckFuture]):
             return self._add(reply, future)
 
         self.flush()
-        if not self._window.wait_until(entered, Deadline(limit)):
+        if not self.window.wait_until(entered, Deadline(limit)):
             raise TooManyStalledMsgsError(
                 f"{len(self.pending)} publishes are unanswered after {limit} s: this one was not sent"
             )
@@ -155,7 +155,7 @@ class AsyncPublisher(ReplyInbox[PubAckFuture]):
     def wait(self, timeout: float | timedelta | None) -> None:
         """Block until nothing is unanswered. Raises TimeoutError."""
         self.flush()
-        if not self._window.wait_until(lambda: not self.pending, Deadline(timeout)):
+        if not self.window.wait_until(lambda: not self.pending, Deadline(timeout)):
             raise TimeoutError(f"{len(self.pending)} publishes are still unanswered")
 
     def _finish(self, deadline: Deadline) -> None:
@@ -188,7 +188,7 @@ class AsyncPublisher(ReplyInbox[PubAckFuture]):
             if future is not None:
                 answered.append((future, raw))
         complete_all(answered)
-        self._window.wake_all()
+        self.window.wake_all()
 
     def _retry_later(self, raw: RawMessage) -> bool:
         """ADR-22: no stream accepted it, for there is no leader at the moment. False: it is not sent again."""
@@ -241,7 +241,7 @@ class AsyncPublisher(ReplyInbox[PubAckFuture]):
 
     def fail(self, replies: Iterable[bytes], error: NatsError) -> None:
         super().fail(replies, error)
-        self._window.wake_all()
+        self.window.wake_all()
 
     def _send_again(self, future: PubAckFuture) -> None:
         frame = future.frame

@@ -55,6 +55,11 @@ class Dialer:
         return [server.address.url for server in self._pool.servers if server.discovered]
 
     @property
+    def dialing(self) -> bool:
+        """Whether a server has been dialled and is to answer."""
+        return self._dialing is not None
+
+    @property
     def has_alternative(self) -> bool:
         return any(server is not self._pool.current for server in self._pool.servers)
 

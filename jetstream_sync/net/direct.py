@@ -62,8 +62,8 @@ class DirectPhase:
 
     def __init__(self, transport: Transport) -> None:
         self.transport = transport
-        self.permit = [b""]
-        """One element, whatever it is: the permit to receive."""
+        self.permit = [b"permit"]
+        """One element, any that is true: the permit to receive."""
         self.received: list[bytes] = []
         self.error: OSError | None = None
         """Why a caller could not receive."""
@@ -84,7 +84,7 @@ class DirectPhase:
     def fail(self, error: OSError) -> None:
         if not isinstance(error, BlockingIOError):
             self.error = error
-        self.permit.append(b"")
+        self.permit.append(b"permit")
 
 
 class NoDirect:
@@ -115,8 +115,10 @@ class DirectReceive(NoDirect):
     """See the module's text."""
 
     def __init__(self) -> None:
-        self._phase: DirectPhase | None = None
-        self._requests = 0
+        self.phase: DirectPhase | None = None
+        """The phase that callers are in at present, if the reader offers one."""
+        self.requests = 0
+        """How many requests have been made in a phase."""
         self._wakeup = Wakeup()  # of the sleeping reader
         self._single_replies = 0  # in a row
         self.streak = FIRST_STREAK
@@ -124,11 +126,6 @@ class DirectReceive(NoDirect):
         self.replies = 0
         """How many replies callers have received themselves, and how many bytes with them."""
         self.reply_bytes = 0
-
-    @property
-    def active(self) -> bool:
-        """Whether callers receive at present."""
-        return self._phase is not None
 
     # --- callers ------------------------------------------------------------------------------------
 
@@ -141,7 +138,7 @@ class DirectReceive(NoDirect):
         phase before it sends. Otherwise the reader could consume the reply first and the caller would wait for
         nothing.
         """
-        phase = self._phase
+        phase = self.phase
         if phase is None or phase.callers or phase.recalled:
             if phase is not None:
                 self.recall()
@@ -150,15 +147,16 @@ class DirectReceive(NoDirect):
         raw = None
         try:
             phase.callers.append(reply)
-            self._requests += 1
+            self.requests += 1
             outbox.publish(frame, size, keep=False)
             if not phase.recalled:  # looked at second: the reader says so before it looks at the callers
-                raw = self._receive(phase, reply, sid, wait)
+                raw = self.receive(phase, reply, sid, wait)
         finally:
             self._leave(phase, reply, received=raw is not None)
         return raw
 
-    def _receive(self, phase: DirectPhase, reply: bytes, sid: bytes, wait: float) -> RawMessage | None:
+    def receive(self, phase: DirectPhase, reply: bytes, sid: bytes, wait: float) -> RawMessage | None:
+        """In a phase: wait for the reply and receive it. None when the reader thread delivers it."""
         if not phase.transport.wait_readable(min(wait, CALLER_SECONDS)):
             return None
         try:
@@ -189,12 +187,12 @@ class DirectReceive(NoDirect):
 
     def recall(self) -> None:
         self._single_replies = 0
-        phase = self._phase
+        phase = self.phase
         if phase is not None and not phase.recalled:
             self._wakeup.set()
 
     def orphan(self) -> None:
-        phase, self._phase = self._phase, None
+        phase, self.phase = self.phase, None
         if phase is not None:
             phase.permit.clear()
 
@@ -211,11 +209,11 @@ class DirectReceive(NoDirect):
             return None
         self._single_replies = 0
         self._wakeup.wait(0.0)  # an old one
-        phase = self._phase = DirectPhase(transport)
+        phase = self.phase = DirectPhase(transport)
         # Looked at second: a thread that comes later sees the phase, and recalls the reader.
         if only_requests():
             self._sleep(phase)
-        self._phase = None
+        self.phase = None
         phase.recalled = True
         left = self._reclaim(phase)
         if phase.error is not None:
@@ -224,17 +222,17 @@ class DirectReceive(NoDirect):
 
     def _sleep(self, phase: DirectPhase) -> None:
         """Until recalled, or until no caller begins a request any more."""
-        first = self._requests
+        first = self.requests
         while True:
-            requests = self._requests
+            requests = self.requests
             if self._wakeup.wait(IDLE_SECONDS):
                 phase.recalled = True
                 if phase.callers and not phase.received:
                     self._wakeup.wait(CALLER_SECONDS)
                 break
-            if self._requests == requests:
+            if self.requests == requests:
                 break
-        worthwhile = self._requests - first >= WORTHWHILE_REQUESTS
+        worthwhile = self.requests - first >= WORTHWHILE_REQUESTS
         self.streak = FIRST_STREAK if worthwhile else min(2 * self.streak, LONGEST_STREAK)
 
     def _reclaim(self, phase: DirectPhase) -> bytes | None:

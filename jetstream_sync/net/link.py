@@ -90,9 +90,9 @@ class Link:
         self.status = Status.DISCONNECTED  # written under the lock
         self._connection = connection  # the argument of the user's callbacks
         self._lock = allocate_lock()
-        self._pings = Pings(options.ping_interval, options.max_outstanding_pings)
+        self.pings = Pings(options.ping_interval, options.max_outstanding_pings)
         self._callbacks = CallbackRunner()
-        self._drain_steps: dict[Callable[[Deadline], None], None] = {}
+        self.drain_steps: dict[Callable[[Deadline], None], None] = {}
         self._inbox_root = new_inbox(options.inbox_prefix).encode()
         self._next_inbox_number: Callable[[], int] = itertools.count(1).__next__
         self._break_reason: NatsError | None = None
@@ -169,7 +169,7 @@ class Link:
                 self.session = session
                 self._use_info(session.info)
                 self._break_reason = None
-                self._pings.restart()
+                self.pings.restart()
                 if self.status is not Status.DRAINING:
                     self.status = Status.CONNECTED
                 self.direct = direct.NO_DIRECT if session.transport.direct_recv is None else self.direct_receive
@@ -209,7 +209,7 @@ class Link:
             self.session = None
             self.last_error = error
             # In one step: a PING without its waiter, or a waiter without its PING, would shift all later ones.
-            pings = self._pings.take_waiters()
+            pings = self.pings.take_waiters()
             transport = self.outbox.detach()
             # After the detach: a request or a pull made later is not lost, it waits for the next session.
             requests, receivers = list(self.requests.pending), self.router.snapshot()
@@ -257,7 +257,7 @@ class Link:
             if error is not None:
                 self.last_error = error
             receivers = self.router.clear()
-            pings = self._pings.take_waiters()
+            pings = self.pings.take_waiters()
         self.direct.recall()
         links.discard(self)
         closed = ConnectionClosedError() if error is None else _closed_by(error)
@@ -459,16 +459,16 @@ class Link:
 
     def run_drain_steps(self, deadline: Deadline) -> None:
         """What drain() waits for besides the subscriptions."""
-        for step in list(self._drain_steps):
+        for step in list(self.drain_steps):
             step(deadline)
 
     def add_drain_step(self, step: Callable[[Deadline], None]) -> None:
         """Have drain() call `step`, which raises TimeoutError at the deadline. Idempotent."""
-        self._drain_steps[step] = None
+        self.drain_steps[step] = None
 
     def remove_drain_step(self, step: Callable[[Deadline], None]) -> None:
         """Idempotent."""
-        self._drain_steps.pop(step, None)
+        self.drain_steps.pop(step, None)
 
     # --- pings ----------------------------------------------------------------------------------------
 
@@ -478,7 +478,7 @@ class Link:
         with self._lock:
             if self.status is Status.CLOSED:
                 raise ConnectionClosedError()
-            ping = self.outbox.ping(self._pings.waiters, waiter)
+            ping = self.outbox.ping(self.pings.waiters, waiter)
         answered = False
         try:
             self.direct.recall()
@@ -487,7 +487,7 @@ class Link:
         finally:
             if not answered:  # a PING that has not left goes, together with its place among the waiters
                 with self._lock:
-                    self.outbox.unping(ping, self._pings.waiters, waiter)
+                    self.outbox.unping(ping, self.pings.waiters, waiter)
         if waiter.error is not None:
             raise waiter.error.with_traceback(None)
         if not answered:
@@ -496,14 +496,14 @@ class Link:
     def pong(self) -> None:
         """Reader thread: a PONG came."""
         with self._lock:
-            waiter = self._pings.pong()
+            waiter = self.pings.pong()
         if waiter is not None:
             waiter.lock.release()
 
     def _run_writer(self) -> None:
         """js-writer."""
-        while self.outbox.serve(self._pings.wait_time()):
-            if not self._pings.wait_time():
+        while self.outbox.serve(self.pings.wait_time()):
+            if not self.pings.wait_time():
                 self._keep_alive()
 
     def _keep_alive(self) -> None:
@@ -511,10 +511,10 @@ class Link:
         stale = False
         with self._lock:
             session = self.session
-            if self._pings.due() and session is not None:
-                stale = not self._pings.count()
+            if self.pings.due() and session is not None:
+                stale = not self.pings.count()
                 if not stale:
-                    self.outbox.ping(self._pings.waiters, None)
+                    self.outbox.ping(self.pings.waiters, None)
         if stale:
             reason = StaleConnectionError("the server answered no ping: the connection is stale")
             self.break_session(reason, session)
@@ -523,7 +523,7 @@ class Link:
 
     def only_requests(self) -> bool:
         """Whether the server may send nothing but the reply to a request yet to come."""
-        return len(self.router) == 1 and not self.requests.pending and not self._pings.waiters
+        return len(self.router) == 1 and not self.requests.pending and not self.pings.waiters
 
     # --- what the server says, and telling the user ---------------------------------------------------
 

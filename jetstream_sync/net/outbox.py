@@ -366,7 +366,7 @@ class Outbox:
                         self._sender = None
                         return
                     frames = self._acks[:acks]
-                    frames += [entry if type(entry) is bytes else entry[0] for entry in self._queue]
+                    frames += [entry[0] if isinstance(entry, tuple) else entry for entry in self._queue]
                     data = b"".join(frames) if len(frames) > 1 else frames[0]
                     # Stores and no call between them: a signal handler cannot lose the frames.
                     transport.outgoing = data
@@ -421,7 +421,7 @@ class Outbox:
 
 
 def _frame_of(entry: Entry) -> bytes:
-    return entry if type(entry) is bytes else entry[0]
+    return entry[0] if isinstance(entry, tuple) else entry
 
 
 def _size(entry: Entry) -> int:

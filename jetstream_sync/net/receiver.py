@@ -14,8 +14,6 @@ class Receiver:
     and set_limit() are called; they take no lock.
     """
 
-    __slots__ = ()
-
     sid = b""
     wire_subject: bytes
     wire_queue: bytes | None = None

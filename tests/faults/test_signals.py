@@ -20,6 +20,7 @@ import pytest
 import jetstream_sync
 from jetstream_sync import Connection, Message, Subscription
 from jetstream_sync.errors import TimeoutError
+from jetstream_sync.net.connection import link_of
 from jetstream_sync.testing import LocalServer
 from tests.support.eventually import eventually
 
@@ -272,7 +273,7 @@ def errors() -> list[Exception]:
 def stormy(nats_server: LocalServer, errors: list[Exception]) -> Iterator[Connection]:
     """A connection with small socket buffers, so that sends are partial, and whose errors are noted."""
     nc = jetstream_sync.connect(nats_server.url, error_cb=errors.append)
-    nc._session.transport.sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 8192)
+    link_of(nc).session.transport.sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 8192)
     yield nc
     nc.close()
 
@@ -360,7 +361,7 @@ def test_request_under_storm_of_signals(
                 storm.interrupt(ask)
         ask()
         # A second signal may cut off the clean-up after the first one, which costs a slot and nothing else.
-        assert len(stormy._mux) <= 40 * doubles
+        assert len(link_of(stormy).requests.pending) <= 40 * doubles
         assert_unharmed(stormy, errors)
 
 
@@ -370,7 +371,7 @@ def test_flush_under_storm_of_signals(stormy: Connection, errors: list[Exception
         while storm.raised < 2000:
             storm.interrupt(lambda: stormy.flush(5))
     stormy.flush(5)
-    eventually(lambda: not stormy._pongs, 5, "no PONG is owed")
+    eventually(lambda: not link_of(stormy).pings.waiters, 5, "no PONG is owed")
     assert_unharmed(stormy, errors)
 
 
@@ -390,7 +391,7 @@ def test_subscribe_under_storm_of_signals(
     for sub in held:
         sub.unsubscribe()
     stormy.flush(5)
-    assert stormy._subs == {}
+    assert link_of(stormy).router.receivers == {}
     connections = nats_server.monitor(f"/connz?cid={stormy.client_id}&subs=1")["connections"]
     assert connections[0]["subscriptions"] == 0
     assert_unharmed(stormy, errors)
