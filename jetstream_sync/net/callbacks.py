@@ -1,7 +1,7 @@
-"""The thread on which a connection's user callbacks run.
+"""`js-callbacks`: the thread on which the callbacks of a connection run.
 
-Owns: nothing but its mailbox. Started by the first event there is a callback for. Blocks in the mailbox and in
-user code. Ends when the mailbox is closed (after `closed_cb`, the last event) and what it holds has been called.
+The first event with a callback starts it. It owns its mailbox, and blocks there and in user code. It ends when the
+mailbox is closed (after `closed_cb`, the last event) and empty.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ log = logging.getLogger("jetstream_sync")
 
 
 class CallbackRunner:
-    """Runs callbacks one after the other, in the order of their events. Thread-safe."""
+    """Runs callbacks one at a time, in the order of their events. Thread-safe."""
 
     def __init__(self) -> None:
         self._mailbox: Mailbox[tuple[Callable[[Any], Any], Any]] = Mailbox()
@@ -27,7 +27,7 @@ class CallbackRunner:
         self._thread: threading.Thread | None = None
 
     def submit(self, callback: Callable[[Any], Any] | None, argument: Any) -> None:
-        """Have `callback(argument)` run. A callback of None is none."""
+        """Have `callback(argument)` run on the thread; a callback of None is ignored."""
         if callback is None or not self._mailbox.put((callback, argument)):
             return
         with self._lock:
@@ -36,10 +36,10 @@ class CallbackRunner:
             try:
                 self._thread = spawn("callbacks", self._run)
             except RuntimeError:
-                pass  # the interpreter is shutting down: nobody is left to call
+                pass  # the interpreter is shutting down and starts no more threads: the callback is not called
 
     def close(self) -> None:
-        """No further callbacks; those submitted still run."""
+        """Accept no further callbacks. Those submitted before still run."""
         self._mailbox.close(ConnectionClosedError())
 
     def join(self, timeout: float) -> None:
@@ -53,5 +53,5 @@ class CallbackRunner:
                 return
             try:
                 callback(argument)
-            except BaseException:  # user code may raise anything; it must not end this thread
+            except BaseException:  # user code may raise anything, and must not end this thread
                 log.exception("a callback raised")
