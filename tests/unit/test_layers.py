@@ -6,14 +6,11 @@ import ast
 import subprocess
 import sys
 from collections.abc import Iterator
-from pathlib import Path
 from typing import NamedTuple
 
 import pytest
 
-import jetstream_sync
-
-PACKAGE = Path(jetstream_sync.__file__).parent
+from tests.support.source_tree import MODULES, PACKAGE, package_of, tree_of
 
 # A module may import from its own layer and from those above it in this list; of two on one line neither is the
 # other's concern but through the line above, and modules of one package may import each other.
@@ -61,18 +58,6 @@ class Import(NamedTuple):
 
     def __str__(self) -> str:
         return f"{self.module}:{self.line} imports {self.target}"
-
-
-def modules() -> dict[str, Path]:
-    """All modules by dotted name below the package; "" is the package itself."""
-    found = {}
-    for path in sorted(PACKAGE.rglob("*.py")):
-        parts = path.relative_to(PACKAGE).with_suffix("").parts
-        found[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = path
-    return found
-
-
-MODULES = modules()
 
 
 def is_package(module: str) -> bool:
@@ -134,7 +119,7 @@ class Collector(ast.NodeVisitor):
 
 def imports_of(module: str) -> list[Import]:
     collector = Collector(module)
-    collector.visit(ast.parse(MODULES[module].read_text(encoding="utf-8")))
+    collector.visit(tree_of(module))
     return collector.imports
 
 
@@ -144,13 +129,13 @@ AT_RUNTIME = [one for one in ALL_IMPORTS if not one.type_checking]
 
 def layer(module: str) -> int | None:
     """The place of a module in LAYERS; None for the package itself and for testing."""
-    first = module.split(".")[0]
+    first = package_of(module)
     return next((place for place, names in enumerate(LAYERS) if first in names), None)
 
 
 def test_every_module_has_a_layer() -> None:
     """A module that is in no layer would escape the other tests."""
-    homeless = [m for m in MODULES if layer(m) is None and m and m.split(".")[0] != "testing"]
+    homeless = [m for m in MODULES if layer(m) is None and m and package_of(m) != "testing"]
     assert homeless == []
 
 
@@ -171,7 +156,7 @@ def test_protocol_stands_alone_in_its_layer() -> None:
     wrong = [
         str(one)
         for one in ALL_IMPORTS
-        if one.ours and one.module.startswith("protocol") and one.target.split(".")[0] not in allowed
+        if one.ours and one.module.startswith("protocol") and package_of(one.target) not in allowed
     ]
     assert wrong == []
 
@@ -185,7 +170,7 @@ def test_exception_to_the_layers_is_still_needed() -> None:
 def is_optional(one: Import) -> bool:
     """Whether what is imported is an extra, or a module of ours that cannot be imported without one."""
     if not one.ours:
-        return one.target.split(".")[0] in OPTIONAL_EXTRAS
+        return package_of(one.target) in OPTIONAL_EXTRAS
     return any(not inner.ours and is_optional(inner) for inner in imports_of(one.target) if not inner.in_function)
 
 
@@ -228,7 +213,7 @@ def test_pure_modules_touch_no_world() -> None:
         for one in AT_RUNTIME
         if any(one.module == name or one.module.startswith(f"{name}.") for name in PURE)
         and not one.ours
-        and one.target.split(".")[0] in WORLD
+        and package_of(one.target) in WORLD
     ]
     assert wrong == []
 
@@ -236,10 +221,10 @@ def test_pure_modules_touch_no_world() -> None:
 def test_only_one_place_creates_threads() -> None:
     """Threads are made by _threads.spawn and nowhere else at run time."""
     wrong = []
-    for module, path in MODULES.items():
-        if module == "_threads" or module.split(".")[0] == "testing":
+    for module in MODULES:
+        if module == "_threads" or package_of(module) == "testing":
             continue
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        for node in ast.walk(tree_of(module)):
             if isinstance(node, ast.Call) and ast.unparse(node.func) in ("threading.Thread", "Thread"):
                 wrong.append(f"{module}:{node.lineno}")
     assert wrong == []
@@ -250,14 +235,14 @@ def test_nobody_imports_testing() -> None:
     wrong = [
         str(one)
         for one in ALL_IMPORTS
-        if one.ours and one.target.split(".")[0] == "testing" and one.module.split(".")[0] != "testing"
+        if one.ours and package_of(one.target) == "testing" and package_of(one.module) != "testing"
     ]
     assert wrong == []
 
 
 def test_only_spark_imports_pyspark() -> None:
     """pyspark is imported below spark/ alone."""
-    wrong = [str(one) for one in ALL_IMPORTS if one.target.split(".")[0] == "pyspark" and layer(one.module) != 6]
+    wrong = [str(one) for one in ALL_IMPORTS if package_of(one.target) == "pyspark" and layer(one.module) != 6]
     assert wrong == []
 
 
