@@ -11,8 +11,7 @@ from _thread import allocate_lock
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from .._deadline import FOREVER
-from .._threads import locked
+from .._threads import Wakeup
 from ..errors import AuthorizationError, NatsError, NoServersError
 from .handshake import Session, establish, explain
 from .options import Options
@@ -41,11 +40,11 @@ class Dialer:
         self._connected_at: float | None = None
         self._avoid_current = False
         self._own_failure: Exception | None = None  # what first()'s argument raised: no other server helps
-        # interrupt() may come from any thread; _lock guards these three.
+        # interrupt() may come from any thread; _lock guards the next two.
         self._lock = allocate_lock()
         self._interrupted = False
         self._dialing: Transport | None = None
-        self._wake = locked()
+        self._wakeup = Wakeup()
 
     @property
     def urls(self) -> list[str]:
@@ -69,13 +68,11 @@ class Dialer:
         self._avoid_current = True
 
     def interrupt(self) -> None:
-        """Make first() and again() give up at once, now and in future. Any thread."""
+        """Make first() and again() give up at once, now and in future. Any thread; may be repeated."""
         with self._lock:
-            if self._interrupted:
-                return
             self._interrupted = True
-            self._wake.release()
             dialing = self._dialing
+        self._wakeup.set()
         if dialing is not None:
             dialing.abort()
 
@@ -112,7 +109,7 @@ class Dialer:
         while not self._interrupted:
             if not self._pool.servers:
                 raise _summary(attempts)
-            if self._wake.acquire(timeout=min(self._backoff.next_wait(), FOREVER)):
+            if self._wakeup.wait(self._backoff.next_wait()):
                 return None
             attempts = []
             session = self._round(attempts, self._remember, reconnecting=True)
