@@ -40,7 +40,7 @@ class Dialer:
         self._connected_at: float | None = None
         self._avoid_current = False
         self._own_failure: Exception | None = None  # what first()'s argument raised: no other server helps
-        # interrupt() may come from any thread; _lock guards these three.
+        # interrupt() may come from any thread; _lock guards the next two.
         self._lock = allocate_lock()
         self._interrupted = False
         self._dialing: Transport | None = None
@@ -73,13 +73,11 @@ class Dialer:
         self._avoid_current = True
 
     def interrupt(self) -> None:
-        """Make first() and again() give up at once, now and in future. Any thread."""
+        """Make first() and again() give up at once, now and in future. Any thread; may be repeated."""
         with self._lock:
-            if self._interrupted:
-                return
             self._interrupted = True
-            self._wakeup.set()
             dialing = self._dialing
+        self._wakeup.set()
         if dialing is not None:
             dialing.abort()
 

@@ -58,7 +58,7 @@ WORTHWHILE_REQUESTS = 16
 class DirectPhase:
     """One time that the reader lets callers receive."""
 
-    __slots__ = ("callers", "error", "permit", "received", "recalled", "transport")
+    __slots__ = ("callers", "error", "permit", "recalled", "received", "transport")
 
     def __init__(self, transport: Transport) -> None:
         self.transport = transport

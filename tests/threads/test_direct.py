@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dis
 import os
 import signal
 import socket
@@ -10,7 +9,6 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from types import CodeType, FrameType
 from typing import Any
 
@@ -31,6 +29,7 @@ from jetstream_sync.net.direct import DirectReceive
 from jetstream_sync.testing import LocalServer, PeerConnection, ScriptedPeer
 from tests.support.eventually import eventually
 from tests.support.forks import in_child
+from tests.support.interrupts import Codes, InterruptAt
 from tests.support.platforms import needs_fork_hooks
 from tests.support.signals import handler_of
 from tests.support.watchdog import InThread
@@ -432,15 +431,8 @@ def test_threads_that_come_and_go(nc: Connection, nats_server: LocalServer) -> N
 # --- signals --------------------------------------------------------------------------------------------
 
 
-class Interrupted(Exception):
-    """What a signal handler of the user's raises."""
-
-
-# Where CPython lets signal handlers run: behind a call, at a function's start, at a loop's jump back.
-OPENINGS = ("CALL", "RESUME", "JUMP_BACKWARD", "JUMP_ABSOLUTE")
-CODES: dict[CodeType, dict[int, str]] = {
-    code.__code__: {at.offset: at.opname for at in dis.get_instructions(code)}
-    for code in (
+EXCHANGE = Codes(
+    (
         requests.Requests.request,
         DirectReceive.exchange,
         DirectReceive.receive,
@@ -449,72 +441,7 @@ CODES: dict[CodeType, dict[int, str]] = {
         direct.DirectPhase.receive,
         direct.DirectPhase.accept,
     )
-}
-
-
-def raise_interrupted() -> None:
-    raise Interrupted
-
-
-class InterruptAt:
-    """Does what a signal handler might, at the n-th place where one could run within the code of a turn."""
-
-    def __init__(self, place: int, handler: Callable[[], None] = raise_interrupted) -> None:
-        self._left = place
-        self._handler = handler
-        self._thread = threading.get_ident()
-        self._before: dict[CodeType, str] = {}
-        self.done = False
-
-    def call(self, work: Callable[[], None]) -> None:
-        try:
-            with self._observed():
-                work()
-        except Interrupted:
-            pass
-
-    def _step(self, code: CodeType, offset: int) -> None:
-        """An instruction is about to be executed."""
-        if self.done or threading.get_ident() != self._thread:
-            return
-        before = self._before.get(code, "")
-        self._before[code] = CODES[code].get(offset, "")
-        if before.startswith(OPENINGS):
-            self._left -= 1
-            if self._left < 0:
-                self.done = True
-                self._handler()
-
-    @contextmanager
-    def _observed(self) -> Iterator[None]:
-        if sys.version_info < (3, 12):
-            before = sys.gettrace()
-            sys.settrace(self._trace)
-            try:
-                yield
-            finally:
-                sys.settrace(before)
-            return
-        monitoring, tool = sys.monitoring, sys.monitoring.DEBUGGER_ID
-        monitoring.use_tool_id(tool, "interrupts")
-        monitoring.register_callback(tool, monitoring.events.INSTRUCTION, self._step)
-        for code in CODES:
-            monitoring.set_local_events(tool, code, monitoring.events.INSTRUCTION)
-        try:
-            yield
-        finally:
-            for code in CODES:
-                monitoring.set_local_events(tool, code, 0)
-            monitoring.register_callback(tool, monitoring.events.INSTRUCTION, None)
-            monitoring.free_tool_id(tool)
-
-    def _trace(self, frame: FrameType, event: str, _: Any) -> Any:
-        if frame.f_code not in CODES:
-            return None
-        frame.f_trace_lines, frame.f_trace_opcodes = False, True
-        if event == "opcode":
-            self._step(frame.f_code, frame.f_lasti)
-        return self._trace
+)
 
 
 @pytest.mark.parametrize("behind", [b"", b"PING\r\n"])
@@ -533,7 +460,7 @@ def test_turn_interrupted_anywhere(
     while True:
         wait_for_phase(asker)
         turns = direct_of(asker).requests
-        interrupt = InterruptAt(place)
+        interrupt = InterruptAt(EXCHANGE, place)
         responder.specials = [answer]
         interrupt.call(lambda: ask(asker, b"interrupted"))
         responder.specials = []
@@ -562,7 +489,7 @@ def test_signal_handler_that_ends_the_connection_anywhere_in_a_turn(
             nc = jetstream_sync.connect(peer.url, reconnect_time_wait=0.01, error_cb=lambda error: None)
             wait_for_phase(nc)
             before = direct_of(nc).replies
-            interrupt = InterruptAt(place, lambda nc=nc: handler(nc))
+            interrupt = InterruptAt(EXCHANGE, place, lambda nc=nc: handler(nc))
             started = time.monotonic()
             try:
                 interrupt.call(lambda nc=nc: ask(nc))
