@@ -17,12 +17,11 @@ from .api.info import AccountInfo, PubAck, StreamInfo
 from .api.publish import Publisher, publish_block
 from .api.publish_async import DEFAULT_MAX_PENDING, AsyncPublisher
 from .api.stream_api import StreamApi
+from .consumers.binding import SubscribeRequest, subscribe
 from .consumers.consumer import Consumer
 from .consumers.ordered import OrderedConsumer
 from .consumers.pull_subscription import PullSubscription, subscribe_pull
 from .consumers.push import Callback, PendingLimits, PushSubscription
-from .consumers.push_workflow import SubscribeRequest
-from .consumers.subscribe import subscribe
 from .net.connection import Connection, link_of
 from .net.subscription import DEFAULT_PENDING_BYTES, DEFAULT_PENDING_MSGS
 from .protocol.subjects import publish_subject

@@ -15,8 +15,8 @@ from ..errors import NatsError
 from ..net.connection import Connection
 from ..protocol.headers import Status
 from ..protocol.parser import RawMessage
-from .pull_request import message_size
-from .status import ConsumeVerdict, classify, read_status
+from .pull_options import message_size
+from .status import ConsumeAction, classify, read_status
 
 
 class PullInlet:
@@ -66,10 +66,10 @@ class PullInlet:
         self.handed_over = (self.arrived, self.answers)
 
     def _note(self, stamped: StampedStatus) -> None:
-        verdict = classify(stamped.status).consume
-        if verdict is not ConsumeVerdict.IGNORE:
+        action = classify(stamped.status).consume
+        if action is not ConsumeAction.IGNORE:
             self.answers += 1
-        if verdict is ConsumeVerdict.TERMINAL:
+        if action is ConsumeAction.TERMINAL:
             self.conclusion = stamped
 
     def fail(self, error: NatsError) -> None:

@@ -12,7 +12,7 @@ from ..api.message import JetStreamMessage
 from ..errors import ConcurrencyError, NatsError, SubscriptionClosedError
 from ..protocol.parser import RawMessage
 from .inlet import StampedStatus
-from .pull_request import message_size
+from .pull_options import message_size
 from .session import Session
 
 # Leaving the `with` block waits this long for the refill thread, which has nothing left to do by then.
@@ -37,7 +37,7 @@ class MessageStream:
 
     def __iter__(self) -> Iterator[JetStreamMessage]:
         session = self._session
-        nc, items, report = session.nc, session.backlog, session.taken
+        nc, items, report = session.nc, session.items, session.taken
         by_bytes, has_group, status = session.by_bytes, session.has_group, StampedStatus
         self._report()  # what the loop before this one left
         taken = size = 0
@@ -70,7 +70,7 @@ class MessageStream:
                 if taken >= quantum:
                     quantum = report(taken, size)
                     taken = size = 0
-                yield JetStreamMessage(raw, nc, session)
+                yield JetStreamMessage(raw, nc._link, session)
         finally:
             # The loop was left. No lock here: the garbage collector may have closed us in a thread that holds it.
             self._taken += taken
@@ -101,7 +101,7 @@ class MessageStream:
                     self._size += session.size_of(raw)
                     if self._taken >= self._quantum:
                         self._report()
-                    return JetStreamMessage(raw, session.nc, session)
+                    return JetStreamMessage(raw, session.nc._link, session)
         finally:
             self._busy = False
 
@@ -152,7 +152,7 @@ class MessageStream:
 
     def _take(self, timeout: float | None) -> RawMessage:
         session = self._session
-        if not session.backlog:
+        if not session.items:
             session.nc._check_process()
             self._report()
         return session.wait(timeout)

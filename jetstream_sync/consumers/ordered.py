@@ -15,13 +15,13 @@ from ..api.info import ConsumerInfo
 from ..api.message import JetStreamMessage
 from ..errors import ConsumerConfigError, ConsumerNotFoundError
 from ..protocol.subjects import valid_name
-from .consume import Callback, ConsumeContext
-from .fetch import MessageBatch
 from .message_stream import MessageStream
+from .old_consume import Callback, ConsumeContext
+from .old_fetch import MessageBatch
 from .ordered_cursor import ErrorCallback, OrderedCursor
 from .ordered_fetch import OrderedBatch
 from .ordered_session import OrderedSession
-from .pull_request import DEFAULT_MAX_MESSAGES, ConsumeOptions, FetchOptions
+from .pull_options import DEFAULT_MAX_MESSAGES, ConsumeOptions, FetchOptions
 
 Duration = float | timedelta
 

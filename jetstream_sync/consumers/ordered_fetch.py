@@ -14,10 +14,10 @@ from ..api.message import JetStreamMessage
 from ..errors import NatsError
 from ..protocol.headers import Status
 from ..protocol.parser import RawMessage
-from .fetch import NO_WAIT_SECONDS, MessageBatch
+from .old_fetch import NO_WAIT_SECONDS, MessageBatch
 from .ordered_cursor import LOST, OrderedCursor, Position, log, log_failed_try
-from .pull_request import FetchOptions, client_grace
-from .status import FetchVerdict, classify
+from .pull_options import FetchOptions, client_grace
+from .status import FetchAction, classify
 
 # What a fetch has left for its pull when creating the consumer used up its time.
 LEAST_EXPIRES = 0.1
@@ -99,7 +99,7 @@ class OrderedBatch(MessageBatch):
 
     def _on_status(self, status: Status) -> None:
         super()._on_status(status)
-        if self._error is None and classify(status).fetch is not FetchVerdict.IGNORE:
+        if self._error is None and classify(status).fetch is not FetchAction.IGNORE:
             self._clean = True  # the server's word that nothing more comes
 
     def _is_filled(self) -> bool:

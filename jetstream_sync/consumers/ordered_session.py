@@ -44,7 +44,7 @@ from ..errors import (
 from ..protocol.parser import RawMessage
 from .inlet import StampedStatus
 from .ordered_cursor import LOST, ErrorCallback, OrderedCursor, log, log_failed_try
-from .pull_request import ConsumeOptions
+from .pull_options import ConsumeOptions
 from .pull_session import PullSession
 from .session import Session
 from .status import Kind, classify
@@ -135,7 +135,7 @@ class OrderedSession(Session):
         self._taking: Incarnation | None = None  # the taker's: None while it waits for another
         self._thread: threading.Thread | None = None
         self._claim = cursor.claim(self)
-        self.backlog = self._checked = CheckedBacklog(cursor, self._claim)
+        self.items = self._checked = CheckedBacklog(cursor, self._claim)
         try:
             target = cursor.current(self._pause, Deadline(cursor.client.timeout), log_failed_try)
             self._take_from(self._begin(target))
@@ -146,7 +146,7 @@ class OrderedSession(Session):
     @property
     def in_use(self) -> bool:
         """Until it has ended and what is buffered has been taken."""
-        return self._ended is None or bool(self._taking is not None and self._taking.backlog)
+        return self._ended is None or bool(self._taking is not None and self._taking.items)
 
     @property
     def ended(self) -> NatsError | None:

@@ -44,10 +44,10 @@ from ..protocol.headers import header_value
 from ..protocol.parser import RawMessage
 from .heartbeat import HeartbeatClock
 from .inlet import PullInlet, StampedStatus
-from .pull_request import ConsumeOptions, message_size
+from .pull_options import ConsumeOptions, message_size
 from .pull_state import Backoff, PullState
 from .session import Session
-from .status import ConsumeVerdict, Kind, classify, pending_of, to_error
+from .status import ConsumeAction, Kind, classify, pending_of, to_error
 from .target import PullTarget
 
 log = logging.getLogger("jetstream_sync")
@@ -81,7 +81,7 @@ class PullSession(Session):
         self._on_error = on_error
         self._by_bytes = options.max_bytes is not None
         self.inlet = PullInlet(self.nc, by_bytes=self._by_bytes)
-        self.backlog = self.inlet.mailbox.items
+        self.items = self.inlet.mailbox.items
         self._lock = allocate_lock()
         self._state = PullState(options)
         self._backoff = Backoff()
@@ -126,7 +126,7 @@ class PullSession(Session):
         Whatever was taken before must have been reported.
         """
         arrived, answers = self.inlet.handed_over
-        if not self.backlog:
+        if not self.items:
             # More, not merely other: the reader says what it has handed over after it did, and we may be faster.
             if arrived > self._state.received_units or answers > self._answers_read:
                 self._recover(arrived, answers)
@@ -242,13 +242,13 @@ class PullSession(Session):
     def _on_status(self, raw: StampedStatus) -> None:
         status = raw.status
         rule = classify(status)
-        if rule.consume is ConsumeVerdict.TERMINAL:
+        if rule.consume is ConsumeAction.TERMINAL:
             error = to_error(status, self.target.next_subject.decode())
             self.end(error)
             raise error
         if rule.drops_pin:
             self.target.drop_pin(self._options.priority)
-        report = rule.consume in (ConsumeVerdict.WARN, ConsumeVerdict.ERROR)
+        report = rule.consume in (ConsumeAction.WARN, ConsumeAction.ERROR)
         with self._lock:
             self._state.status(rule, pending_of(raw[2]), raw.arrived)
             backs_off = rule.backs_off
@@ -258,13 +258,13 @@ class PullSession(Session):
                 self._delivered_since_oversize = False
             if backs_off:
                 self._backoff.refused(raw.arrived)
-            if rule.consume is not ConsumeVerdict.IGNORE:
+            if rule.consume is not ConsumeAction.IGNORE:
                 self._answers_read += 1
             if self._connected:
                 self._resume_clock()  # paused while this was unread: another pull may still be served
         if report:
             self.report(to_error(status, self.target.next_subject.decode()))
-        if rule.consume is not ConsumeVerdict.IGNORE:
+        if rule.consume is not ConsumeAction.IGNORE:
             self._wake()
 
     def report(self, error: BaseException) -> None:

@@ -35,7 +35,7 @@ class Session(ABC):
     number: int
     target: PullTarget
     inlet: PullInlet
-    backlog: Backlog
+    items: Backlog
 
     @property
     @abstractmethod

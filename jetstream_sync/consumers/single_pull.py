@@ -14,8 +14,8 @@ from .._threads import locked
 from ..api.message import JetStreamMessage
 from ..errors import ConnectionLostError, NatsError, PermissionsError
 from ..protocol.parser import RawMessage
-from .pull_request import FetchOptions, client_grace
-from .status import FetchVerdict, classify, read_status, to_error
+from .pull_options import FetchOptions, client_grace
+from .status import FetchAction, classify, read_status, to_error
 from .target import PullTarget
 
 
@@ -52,7 +52,7 @@ class SinglePull:
             except BaseException:  # a signal handler raised in the midst of it: begin anew
                 self._close(frame)
                 raise
-        return None if raw is None else JetStreamMessage(raw, nc, self._target.alone)
+        return None if raw is None else JetStreamMessage(raw, nc._link, self._target.alone)
 
     def _close(self, frame: bytes) -> None:
         if not self._nc._forked:  # a forked child does not speak for its parent
@@ -69,10 +69,10 @@ class SinglePull:
             status = None if raw[2] is None else read_status(raw[0], raw[1], raw[2], self.wire_subject)
             if status is None:
                 return raw
-            verdict = classify(status).fetch
-            if verdict is FetchVerdict.ERROR or verdict is FetchVerdict.END_ERROR_IF_EMPTY:
+            action = classify(status).fetch
+            if action is FetchAction.ERROR or action is FetchAction.END_ERROR_IF_EMPTY:
                 raise to_error(status, self._target.next_subject.decode())
-            if verdict is not FetchVerdict.IGNORE:
+            if action is not FetchAction.IGNORE:
                 return None
         if not self._nc.is_connected:
             raise ConnectionLostError("not connected to a server: the pull could not be sent")

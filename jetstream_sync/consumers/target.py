@@ -5,10 +5,10 @@ from __future__ import annotations
 from ..api.client import ApiClient
 from ..api.config import AckPolicy
 from ..api.info import ConsumerInfo
-from ..api.message import NoBacklog
+from ..api.message import SingleSource
 from ..net.outbox import Ephemeral
 from ..protocol import commands
-from .pull_request import Priority
+from .pull_options import Priority
 
 
 class PullTarget:
@@ -22,7 +22,7 @@ class PullTarget:
         # The shortest time in which the server may lose patience: backoff replaces ack_wait.
         self.ack_wait = min(info.config.backoff or [info.config.ack_wait or 30.0])
         self.next_subject = client.subject("CONSUMER", "MSG", "NEXT", info.stream_name, info.name).encode()
-        self.alone = NoBacklog(self.acks)  # the source of messages that come one at a time
+        self.alone = SingleSource(self.acks)  # the source of messages that come one at a time
         self._pins: dict[str, str] = {}
 
     def pull_frame(self, body: bytes, inbox: bytes) -> Ephemeral:

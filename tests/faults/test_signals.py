@@ -217,7 +217,7 @@ def test_next_msg_under_storm_of_signals(stormy: Connection, errors: list[Except
             storm.interrupt(lambda: sub.next_msg(timeout=5))
     stop.set()
     ticker.join(5)
-    drain_mailbox(sub)
+    drain_mailbox(stormy, sub)
     for number in range(200):
         # The taker waits before the message is sent: a dead waiter in front of it would swallow the wake-up.
         late = threading.Timer(0.001, stormy.publish, ("ticks", b"%d" % number))
@@ -233,8 +233,8 @@ def tick(nc: Connection, stop: threading.Event) -> None:
         nc.publish("ticks", b"tick")
 
 
-def drain_mailbox(sub: Subscription) -> None:
-    sub._nc.flush()
+def drain_mailbox(nc: Connection, sub: Subscription) -> None:
+    nc.flush()
     while sub.pending_msgs:
         sub.next_msg()
     with pytest.raises(TimeoutError):

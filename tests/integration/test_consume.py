@@ -16,6 +16,7 @@ import pytest
 from jetstream_sync import Connection, JetStream, JetStreamMessage, connect
 from jetstream_sync.errors import ConnectionClosedError, ConsumerDeletedError, MissedHeartbeatError, NatsError
 from jetstream_sync.testing import LocalServer
+from tests.support.consuming import buffered, refill_of
 from tests.support.eventually import eventually
 from tests.support.observer import Observer, fill, stream_and_consumer, waiting_pulls
 from tests.support.signals import handler_of, interrupted_after
@@ -304,12 +305,12 @@ def test_consume_ends_typed_when_deleted(js: JetStream, nc: Connection, observer
         collect(message)
 
     context = consumer.consume(callback, max_messages=10, threshold_messages=5)
-    eventually(lambda: len(context._session.backlog) == 7)
+    eventually(lambda: buffered(context) == 7)
     if what == "consumer":
         js.delete_consumer("S", "C")
     else:
         js.delete_stream("S")
-    eventually(lambda: len(context._session.backlog) == 8)
+    eventually(lambda: buffered(context) == 8)
     start = time.monotonic()
     gate.set()
     with pytest.raises(ConsumerDeletedError):
@@ -354,13 +355,13 @@ def test_consume_stop_and_drain_from_anywhere(js: JetStream, where: str, end: st
             end_it()
 
     context = consumer.consume(callback, max_messages=20, max_workers=workers)
-    eventually(lambda: len(context._session.backlog) == 20 - workers)
+    eventually(lambda: buffered(context) == 20 - workers)
     if where == "thread":
         InThread(end_it).result(3)
     elif where == "main":
         end_it()
     if where != "callback" and end == "drain":
-        eventually(lambda: context._session.ended is not None)
+        eventually(lambda: refill_of(context).ended is not None)
     ready.set()
     assert context.wait(5)
     assert context.closed

@@ -250,7 +250,7 @@ def test_gathered_acks_leave_though_the_caller_does_not_block(
     fill(js, 10)
     with consumer.messages() as messages:
         first = next(messages)
-        eventually(lambda: len(first._source.backlog) > 0)
+        eventually(lambda: len(first._source.items) > 0)
         first.ack()
         started = time.monotonic()
         while not acks.arrived():

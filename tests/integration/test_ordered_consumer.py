@@ -19,11 +19,11 @@ from jetstream_sync import (
     ConsumerNotFoundError,
     JetStream,
     JetStreamMessage,
-    MessageBatch,
     Stream,
     SubscriptionClosedError,
     TimeoutError,
 )
+from jetstream_sync.consumers.old_fetch import MessageBatch
 from jetstream_sync.testing import LocalServer
 from tests.support.eventually import eventually
 from tests.support.ordered import consumers, publish, sequences, take, upto

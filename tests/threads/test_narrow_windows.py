@@ -26,6 +26,7 @@ from jetstream_sync.net.link import Link
 from jetstream_sync.net.receiver import Receiver
 from jetstream_sync.net.server_errors import server_error
 from jetstream_sync.testing import LocalServer
+from tests.support.consuming import refill_of
 from tests.support.eventually import eventually
 from tests.support.observer import Observer, fill, stream_and_consumer
 from tests.support.watchdog import InThread
@@ -46,12 +47,12 @@ def test_heartbeat_read_late_does_not_end_the_watch(nats_server: LocalServer, js
         max_messages=10, threshold_messages=5, expires=20, idle_heartbeat=0.5, on_error=errors.append
     )
     with stream:
-        session = stream._session
+        refill = refill_of(stream)
         fill(js, 1)
         stream.next(5)
-        eventually(lambda: session.inlet.delivered >= 2, message="a heartbeat is unread")
+        eventually(lambda: refill.pull.delivered >= 2, message="a heartbeat is unread")
         fill(js, 9)
-        eventually(lambda: session._clock.paused, message="nothing more is to come")  # type: ignore[attr-defined]
+        eventually(lambda: refill._clock.paused, message="nothing more is to come")
         for _ in range(9):
             stream.next(5)
         nats_server.pause()
@@ -66,7 +67,7 @@ def test_heartbeat_read_late_does_not_end_the_watch(nats_server: LocalServer, js
 def test_status_read_before_the_reader_has_noted_it_costs_no_extra_pull(
     nats_server: LocalServer, js: JetStream, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The reader says what it has handed over after it did; a taker that is faster has lost nothing."""
+    """The reader says what it has handed over after it did; a thread that takes faster has lost nothing."""
     consumer = stream_and_consumer(js)
     put_run = Mailbox.put_run
     judged = threading.Event()
@@ -78,18 +79,18 @@ def test_status_read_before_the_reader_has_noted_it_costs_no_extra_pull(
         return done
 
     with Observer(nats_server.url) as observer, consumer.messages(max_messages=10, expires=1.0) as stream:
-        session = stream._session
-        box = session.inlet.mailbox
-        on_status = session._on_status  # type: ignore[attr-defined]
+        refill = refill_of(stream)
+        box = refill.box
+        on_status = refill.on_status
         monkeypatch.setattr(Mailbox, "put_run", put_and_be_overtaken)
         resets: list[None] = []
-        reset = session._reset_to_unread  # type: ignore[attr-defined]
-        monkeypatch.setattr(session, "_reset_to_unread", lambda: (resets.append(None), reset()))
+        reset = refill._reset_to_unread
+        monkeypatch.setattr(refill, "_reset_to_unread", lambda: (resets.append(None), reset()))
         answers_read: list[int] = []
         monkeypatch.setattr(
-            session,
-            "_on_status",
-            lambda raw: (on_status(raw), answers_read.append(session._answers_read)),  # type: ignore[attr-defined]
+            refill,
+            "on_status",
+            lambda raw: (on_status(raw), answers_read.append(refill._answers_read)),
         )
         with pytest.raises(TimeoutError):
             stream.next(2.5)  # two pulls time out meanwhile
@@ -99,29 +100,25 @@ def test_status_read_before_the_reader_has_noted_it_costs_no_extra_pull(
         assert len(observer.pulls) <= 4
 
 
-def test_pull_sent_before_the_session_knows_of_a_loss_does_not_outlive_it(
+def test_pull_sent_before_the_stream_knows_of_a_loss_does_not_outlive_it(
     nats_server: LocalServer, js: JetStream
 ) -> None:
     """It would go out on the next connection, beside that one's first pull: more than max_messages in all."""
     nc = jetstream_sync.connect(nats_server.url, reconnect_time_wait=0.01, error_cb=lambda error: None)
     lost, go_on = threading.Event(), threading.Event()
 
-    class Busy:
-        """Is told of the loss before the session is, and takes its time."""
+    class Busy(Receiver):
+        """Is told of the loss before the stream is, and takes its time."""
 
-        def on_disconnect(self) -> None:
+        wire_subject = b"busy"
+
+        def disconnected(self) -> None:
             lost.set()
             go_on.wait(5)
 
-        def on_reconnect(self) -> None: ...
-
-        def on_closed(self, error: Exception) -> None: ...
-
-        def on_publish_denied(self, subject: bytes, error: Exception) -> None: ...
-
     stream_and_consumer(js, 6)
     with nc, Observer(nats_server.url) as observer:
-        nc._add_listener(Busy())
+        link_of(nc).open(Busy())
         consumer = nc.jetstream().get_consumer("S", "C")
         with consumer.messages(max_messages=10, threshold_messages=5) as stream:
             for _ in range(4):
@@ -132,7 +129,7 @@ def test_pull_sent_before_the_session_knows_of_a_loss_does_not_outlive_it(
             assert lost.wait(5)
             for _ in range(2):
                 stream.next(5)
-            stream._report()  # at the threshold: the taker pulls
+            stream._feed.account(0, 0)  # at the threshold: the consuming thread pulls
             go_on.set()
             eventually(lambda: nc.is_connected)
             observer.wait_for_pulls(before + 1)

@@ -36,7 +36,7 @@ PURE = [
     "consumers.status",
     "consumers.pull_state",
     "consumers.heartbeat",
-    "consumers.pull_request",
+    "consumers.pull_options",
     "net.servers",
     "api.fields",
     "api.kinds",

@@ -11,6 +11,7 @@ from datetime import timedelta
 from typing import NamedTuple
 
 from .._deadline import seconds
+from ..protocol.parser import RawMessage
 
 __all__ = [
     "BATCH_FOR_BYTES",
@@ -24,7 +25,6 @@ __all__ = [
 ]
 
 Duration = float | timedelta
-RawMessage = tuple[bytes, bytes | None, bytes | None, bytes]  # subject, reply, header block, payload
 
 DEFAULT_MAX_MESSAGES = 500
 BATCH_FOR_BYTES = 1_000_000  # ADR-37: what `batch` is when only max_bytes limits a pull

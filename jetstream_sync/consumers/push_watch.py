@@ -1,30 +1,30 @@
 """What a push subscription watches beside its messages (ADR-9, ADR-15): sequences, flow control, heartbeats.
 
-`Sequences` and `FlowControl` are pure and belong to the taker whose turn it is. `PushMonitor` is a thread.
+`Sequences` and `FlowControl` are pure and belong to the consuming thread whose turn it is. `PushWatch` is a
+thread:
+
+  js-push-<n>  started with a subscription that has heartbeats. It alone uses the heartbeat clock. Blocks until
+               it is woken, at most until the next alarm, and in `on_silence` and `on_wake`. Ends after stop(),
+               which wakes it.
+
+The thread looks at the connection itself each time and is not told to pause and resume: two threads could tell
+it in the wrong order. No lock.
 """
 
 from __future__ import annotations
 
 import itertools
+import threading
 import time
-from _thread import allocate_lock
 from collections.abc import Callable
 
 from .._deadline import FOREVER
-from .._threads import join_quietly, locked, spawn
+from .._threads import Wakeup, join_quietly, spawn
 from ..errors import SequenceMismatchError
+from ..net.link import Link
 from .heartbeat import PUSH_FACTOR, HeartbeatClock
 
 _numbers = itertools.count(1)
-
-
-def short_ack_tokens(reply: bytes | None) -> list[bytes]:
-    """The tokens of a reply subject of the usual form, or []: reading all metadata costs five times as much.
-
-    Of `$JS.ACK.<stream>.<consumer>.<delivered>.<stream seq>.<consumer seq>.<timestamp>.<pending>`.
-    """
-    tokens = [] if reply is None else reply.split(b".")
-    return tokens if len(tokens) == 9 else []
 
 
 class Sequences:
@@ -41,11 +41,15 @@ class Sequences:
         self._last = None
 
     def follows_on(self, reply: bytes | None) -> bool:
-        """Whether this is the next message, of a reply subject in the usual form; `message` judges all others."""
-        if self._last is None:
+        """Whether this is the next message, by a reply subject of the usual form; `message` judges all others.
+
+        Of `$JS.ACK.<stream>.<consumer>.<delivered>.<stream seq>.<consumer seq>.<timestamp>.<pending>` one token is
+        compared: reading all metadata costs five times as much.
+        """
+        if self._last is None or reply is None:
             return False
-        tokens = short_ack_tokens(reply)
-        if not tokens or tokens[6] != b"%d" % (self._last + 1):
+        tokens = reply.split(b".")
+        if len(tokens) != 9 or tokens[6] != b"%d" % (self._last + 1):
             return False
         self._last += 1
         return True
@@ -84,82 +88,78 @@ class FlowControl:
         self._answered = subject
 
     def forget(self) -> None:
-        """A new connection: the answer may have been lost with the old one."""
+        """A new connection: the reply may have been lost with the old one."""
         self._answered = None
 
 
-class PushMonitor:
-    """js-push-<n>: raises the alarm when a push subscription is silent for too long, and does `work` when kicked.
-
-    Started with the subscription, if that has heartbeats. Owns the heartbeat clock, whose lock is held for a few
-    instructions. Blocks on its kick, until the next alarm at most, and in `on_silence` and `work`. Ends when
-    stop() was called, which kicks it.
-    """
+class PushWatch:
+    """js-push-<n>: raises the alarm when a push subscription is silent for too long. See the module's text."""
 
     def __init__(
         self,
+        link: Link,
         interval: float,
         last_arrival: Callable[[], float],
         on_silence: Callable[[float], None],
-        work: Callable[[], None] | None = None,
+        on_wake: Callable[[], None],
     ) -> None:
-        self._lock = allocate_lock()  # guards _clock
+        """Starts no thread: the owner holds this object first, so that it can stop the thread in any case."""
+        self._link = link
         self._clock = HeartbeatClock(interval, PUSH_FACTOR, clock=time.monotonic)
         self._last_arrival = last_arrival
         self._on_silence = on_silence
-        self._work = work
-        self._kick = locked()
+        self._on_wake = on_wake
+        self._wakeup = Wakeup()
+        self._losses = self._losses_seen = 0  # of the connection; the first is written by the reader thread alone
+        self._thread: threading.Thread | None = None
         self.stopped = False
+
+    def start(self) -> None:
         self._thread = spawn(f"push-{next(_numbers)}", self._run)
 
-    def pause(self) -> None:
-        """Disconnected: nothing can come."""
-        with self._lock:
-            self._clock.pause()
+    def disconnected(self) -> None:
+        """Reader thread, before another session can be in use."""
+        self._losses += 1
+        self._wakeup.set()
 
-    def resume(self) -> None:
-        with self._lock:
-            self._clock.resume()
-        self.kick()
-
-    def kick(self) -> None:
-        """Look again now. From any thread; never blocks."""
-        try:
-            self._kick.release()
-        except RuntimeError:
-            pass  # kicked already, and not yet awake
+    def wake(self) -> None:
+        """Look again now. From any thread; takes no lock."""
+        self._wakeup.set()
 
     def wait(self, timeout: float) -> None:
-        """For `work`: wait for a kick, at most so long."""
+        """For `on_wake`: wait to be woken, at most so long."""
         if not self.stopped:
-            self._kick.acquire(timeout=min(timeout, FOREVER))
+            self._wakeup.wait(timeout)
 
     def stop(self) -> None:
         self.stopped = True
-        self.kick()
+        self._wakeup.set()
 
     def join(self, timeout: float) -> None:
         join_quietly(self._thread, timeout)
 
+    # --- js-push --------------------------------------------------------------------------------------
+
     def _run(self) -> None:
-        while True:
-            self._kick.acquire(timeout=self._next_look())
-            if self.stopped:
-                return
-            silence = self._silence()
-            if silence is not None:
-                self._on_silence(silence)
-            if self._work is not None:
-                self._work()
-
-    def _next_look(self) -> float:
-        with self._lock:
-            self._clock.reset(self._last_arrival())
+        while not self.stopped:
+            self._follow_connection()
+            if self._clock.due():
+                self._on_silence(self._clock.silence)
+            self._on_wake()
+            self._follow_connection()
             wait = self._clock.remaining()
-        return FOREVER if wait is None else min(wait, FOREVER)
+            self._wakeup.wait(FOREVER if wait is None else wait)
 
-    def _silence(self) -> float | None:
-        """How long nothing has come, when that is too long. Judged by arrival: a slow callback is no silence."""
-        with self._lock:
+    def _follow_connection(self) -> None:
+        """Silence counts while there is a session, and from its beginning.
+
+        It is judged by arrival: a slow callback is no silence.
+        """
+        connected = self._link.connected
+        losses = self._losses  # read second: the loss of a session is counted before the next one is in use
+        if not connected or losses != self._losses_seen:
+            self._losses_seen = losses
+            self._clock.pause()
+        if connected:
+            self._clock.resume()
             self._clock.reset(self._last_arrival())
-            return self._clock.silence if self._clock.due() else None

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from jetstream_sync.consumers.pull_request import (
+from jetstream_sync.consumers.pull_options import (
     ConsumeOptions,
     FetchOptions,
     Priority,

@@ -1,16 +1,19 @@
-"""From what a user asks for to a consumer: ADR-15's workflow, for push and for pull subscriptions.
+"""From what a user asks for to a consumer and a subscription: ADR-15's workflow.
 
-`SubscribeRequest.make` rejects what cannot work before anything is sent; `Workflow` looks streams and consumers
-up, checks an existing consumer against the request, and creates one that does not exist. Thread-safe: nothing here
-has state; the calls of `Workflow` block for the server's answers.
+`SubscribeRequest.make` rejects what cannot work before anything is sent. `find_stream`, `look_up` and `create`
+look streams and consumers up, check an existing consumer against the request, and create one that does not
+exist; push and pull subscriptions share them. `subscribe` is js.subscribe(). Thread-safe: nothing here has
+state; what asks the server blocks for its reply and raises what it says.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
+from datetime import timedelta
 from typing import Any, NamedTuple
 
+from .._deadline import seconds
 from ..api.client import ApiClient
 from ..api.config import AckPolicy, ConsumerConfig, differences
 from ..api.consumer_api import ConsumerApi
@@ -26,7 +29,9 @@ from ..errors import (
     PermissionsError,
     TimeoutError,
 )
-from ..protocol.subjects import queue_name, subscribe_subject, valid_name
+from ..protocol.subjects import publish_subject, queue_name, subscribe_subject, valid_name
+from .ordered_push import OrderedPushInbound, ordered_template
+from .push import Callback, PendingLimits, PushInbound, PushSubscription, acking
 
 ConsumerFields = ConsumerConfig | Mapping[str, Any] | None
 
@@ -235,49 +240,146 @@ class Found(NamedTuple):
     created: bool
 
 
-class Workflow:
-    """The requests of the workflow. Every call blocks for the server's answer, and raises what it says."""
+def find_stream(client: ApiClient, request: SubscribeRequest) -> str:
+    """The stream asked for, or the one on the subject. Raises StreamNotFoundError when there is not one."""
+    if request.stream is not None:
+        return request.stream
+    assert request.subject is not None  # SubscribeRequest.make saw to it
+    return StreamApi(client).name_by_subject(request.subject)
 
-    def __init__(self, client: ApiClient) -> None:
-        self._streams = StreamApi(client)
-        self._consumers = ConsumerApi(client)
 
-    def stream_name(self, request: SubscribeRequest) -> str:
-        """The stream asked for, or the one on the subject. Raises StreamNotFoundError when there is not one."""
-        if request.stream is not None:
-            return request.stream
-        assert request.subject is not None  # SubscribeRequest.make saw to it
-        return self._streams.name_by_subject(request.subject)
+def look_up(client: ApiClient, stream: str, request: SubscribeRequest) -> ConsumerInfo | None:
+    """The consumer asked for, checked; None when there is none and one is to be created."""
+    name = request.name
+    if name is None:
+        return None
+    try:
+        info = ConsumerApi(client).info(stream, name)
+    except ConsumerNotFoundError:
+        if request.bind is None:
+            return None
+        if request.pull:
+            return ConsumerInfo(stream_name=stream, name=name)
+        raise
+    except (APIError, TimeoutError, PermissionsError):
+        # ADR-15: a client that pulls from a consumer by name need not be allowed to look at it.
+        if request.pull and request.bind is not None:
+            return ConsumerInfo(stream_name=stream, name=name)
+        raise
+    check_existing(request, info)
+    return info
 
-    def look_up(self, stream: str, request: SubscribeRequest) -> ConsumerInfo | None:
-        """The consumer asked for, checked; None when there is none and one is to be created."""
+
+def create(client: ApiClient, stream: str, request: SubscribeRequest, deliver_subject: str | None = None) -> Found:
+    """Create the consumer. Should another client have done it since the look-up, that one is checked and used."""
+    consumers = ConsumerApi(client)
+    try:
+        return Found(consumers.create(stream, request.creation(deliver_subject)), True)
+    except ConsumerExistsError:
         name = request.name
         if name is None:
-            return None
-        try:
-            info = self._consumers.info(stream, name)
-        except ConsumerNotFoundError:
-            if request.bind is None:
-                return None
-            if request.pull:
-                return ConsumerInfo(stream_name=stream, name=name)
             raise
-        except (APIError, TimeoutError, PermissionsError):
-            # ADR-15: who pulls from a consumer by name need not be allowed to look at it.
-            if request.pull and request.bind is not None:
-                return ConsumerInfo(stream_name=stream, name=name)
-            raise
-        check_existing(request, info)
-        return info
+    info = consumers.info(stream, name)
+    check_existing(request, info)
+    return Found(info, False)
 
-    def create(self, stream: str, request: SubscribeRequest, deliver_subject: str | None = None) -> Found:
-        """Create the consumer. Should another have done it since the look-up, that one is checked and used."""
-        try:
-            return Found(self._consumers.create(stream, request.creation(deliver_subject)), True)
-        except ConsumerExistsError:
-            name = request.name
-            if name is None:
-                raise
-        info = self._consumers.info(stream, name)
-        check_existing(request, info)
-        return Found(info, False)
+
+def find_or_create(client: ApiClient, request: SubscribeRequest) -> Found:
+    """The consumer of a pull subscription."""
+    stream = find_stream(client, request)
+    info = look_up(client, stream, request)
+    return create(client, stream, request) if info is None else Found(info, False)
+
+
+# --- push subscriptions -------------------------------------------------------------------------------
+
+
+def subscribe(
+    client: ApiClient,
+    subject: str | None,
+    *,
+    queue: str | None,
+    cb: Callback | None,
+    durable: str | None,
+    stream: str | None,
+    consumer: str | None,
+    config: ConsumerFields,
+    fields: Mapping[str, Any],
+    manual_ack: bool,
+    ordered_consumer: bool,
+    idle_heartbeat: float | timedelta | None,
+    flow_control: bool,
+    limits: PendingLimits,
+) -> PushSubscription:
+    """See JetStream.subscribe()."""
+    if cb is not None and not callable(cb):
+        raise TypeError("cb must be callable")
+    asked = dict(fields)
+    if idle_heartbeat is not None:
+        asked["idle_heartbeat"] = seconds(idle_heartbeat, "idle_heartbeat")
+    if flow_control:
+        asked["flow_control"] = True
+    if ordered_consumer:
+        for name, value in {"queue": queue, "durable_name": durable, "consumer": consumer}.items():
+            if value is not None:
+                raise ConsumerConfigError(f"an ordered consumer cannot have {name}: leave it out", field=name)
+        config, asked = ordered_template(subject, config, asked), {}
+    request = SubscribeRequest.make(
+        subject, stream=stream, bind=consumer, durable=durable, config=config, fields=asked, queue=queue
+    )
+    if ordered_consumer:
+        return _subscribe_ordered(client, request, cb, limits)
+    return _subscribe_push(client, request, cb if cb is None or manual_ack else acking(cb), limits)
+
+
+def _subscribe_push(
+    client: ApiClient, request: SubscribeRequest, callback: Callback | None, limits: PendingLimits
+) -> PushSubscription:
+    """ADR-15's workflow: look up, subscribe, create, in this order."""
+    stream = find_stream(client, request)
+    info = look_up(client, stream, request)
+    own_subject = request.config.deliver_subject or client.link.new_inbox()
+    subject = own_subject if info is None else _deliver_subject(info)
+    inbound = PushInbound(client, subject, request.queue, limits)
+
+    def bind() -> None:
+        # After the SUB: interest is how the server tells a durable in use from one that is free.
+        found = Found(info, False) if info is not None else create(client, stream, request, subject)
+        if info is None and not found.created:
+            # Another client was faster: messages go to that consumer's subject.
+            client.link.move(inbound, publish_subject(_deliver_subject(found.info)))
+        inbound.attach(found.info, created=found.created)
+
+    return _subscribed(inbound, bind, callback)
+
+
+def _subscribe_ordered(
+    client: ApiClient, request: SubscribeRequest, callback: Callback | None, limits: PendingLimits
+) -> PushSubscription:
+    """Subscribe, then create the first consumer. `request.config` is an ordered_template()."""
+    stream = find_stream(client, request)
+    inbound = OrderedPushInbound(
+        client, client.link.new_inbox(), stream=stream, template=request.config, limits=limits
+    )
+    return _subscribed(inbound, inbound.create_first, callback)
+
+
+def _subscribed(inbound: PushInbound, bind: Callable[[], None], callback: Callback | None) -> PushSubscription:
+    """Subscribe, bind the consumer, start the callback thread. Leaves nothing behind when it fails."""
+    link = inbound.link
+    try:
+        link.open(inbound)
+        link.outbox.flush()
+        bind()
+        if callback is not None:
+            inbound.start_callback(callback)
+        return PushSubscription(inbound)
+    except BaseException:  # also of a signal handler: the caller does not get to hold it
+        inbound.abandon()
+        raise
+
+
+def _deliver_subject(info: ConsumerInfo) -> str:
+    subject = info.config.deliver_subject
+    assert subject  # check_existing saw to it, or we created it so
+    return subject
