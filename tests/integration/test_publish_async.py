@@ -32,6 +32,7 @@ from jetstream_sync.testing import LocalServer
 from jetstream_sync.testing.proxy import FaultProxy
 from tests.support.eventually import eventually
 from tests.support.forks import in_child, raised_by
+from tests.support.platforms import needs_fork_hooks
 from tests.support.watchdog import InThread
 
 
@@ -452,6 +453,7 @@ def test_denied_inbox_fails_publishes_and_says_why() -> None:
                 js.publish_async("s")
 
 
+@needs_fork_hooks
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")  # Python 3.12+, in a process with threads
 def test_future_in_a_forked_child_raises(js: JetStream, stream: Stream, mute: str) -> None:
     """A child has neither the connection nor its answers: waiting there raises ForkError and sends nothing."""
