@@ -7,7 +7,8 @@ from typing import Protocol
 
 import pyarrow as pa
 
-from ..api.batch import PublishBatch
+from ..api.batch import PublishBatch, add_encoded
+from ..api.stream_api import StreamApi
 from ..errors import (
     APIError,
     ConnectionLostError,
@@ -18,7 +19,7 @@ from ..errors import (
     TimeoutError,
     WrongLastSequenceError,
 )
-from ..jetstream import JetStream
+from ..jetstream import JetStream, client_of
 from ..protocol.subjects import next_nuid
 from .bulk import BulkPublisher
 from .checks import check_stream
@@ -56,17 +57,17 @@ class IdempotentSink:
     """Stores rows by pipelined publishes. Every message has an id, so one that is sent twice is stored once."""
 
     def __init__(self, js: JetStream, options: WriteOptions, identity: TaskIdentity) -> None:
-        nc = js._client.nc
+        link = client_of(js).link
         self._js = js
         self._options = options
         # The driver checks the stream if the options name it. If not, the first task does, when an ack names it.
         self._checks_late = options.stream is None and options.subject is None and identity.partition == 0
-        self._publisher = BulkPublisher(nc, options.publish_timeout, options.max_pending)
+        self._publisher = BulkPublisher(link, options.publish_timeout, options.max_pending)
         self._encoder = FrameEncoder(
             RowEncoder(options.subject, options.stream),
             id_prefix=identity.id_prefix.encode(),
             reply_prefix=self._publisher.reply_prefix,
-            max_payload=nc.max_payload,
+            max_payload=link.max_payload,
         )
 
     def write(self, batch: pa.RecordBatch) -> None:
@@ -145,9 +146,9 @@ class AtomicSink:
         self._chunk_bytes = 0
 
     def _send(self, marker: Marker) -> int:
-        batch = PublishBatch(self._js._client.nc, self._js._client.timeout)
+        batch = PublishBatch(client_of(self._js).link, client_of(self._js).timeout)
         for subject, payload, block, msg_id in self._chunk:
-            batch._add(subject, payload, block if msg_id is None else with_id(block, msg_id)[:-2])
+            add_encoded(batch, subject, payload, block if msg_id is None else with_id(block, msg_id)[:-2])
         batch.add(self._marker_subject, marker.to_bytes(), expected_last_subject_seq=self._marker_seq)
         return batch.commit().seq
 
@@ -163,7 +164,7 @@ class AtomicSink:
 
     def _last_marker(self) -> tuple[Marker | None, int]:
         try:
-            message = self._js._streams.get_message(
+            message = StreamApi(client_of(self._js)).get_message(
                 self._stream, direct=False, seq=None, last_by_subject=self._marker_subject, next_by_subject=None
             )
         except MessageNotFoundError:

@@ -13,14 +13,16 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 
 from ..api.info import StreamInfo
+from ..api.stream_api import StreamApi
+from ..jetstream import client_of
 from ..net.connection import Connection
 from .offsets import LATEST, Offset, capped, first_to_read
 from .options import ReadOptions
 from .planning import patiently, sequence_at, without_lost
-from .range_reader import StreamView, created_of, first_sequence, report_loss
 from .ranges import SequenceRange
 from .reader import RangePartition, partitions_of, read_partition
 from .shared import jetstream_of, open_connection
+from .stream_view import StreamView, created_of, first_sequence, report_loss
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -158,6 +160,6 @@ class JetStreamStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
 
     def _purge(self, before: int) -> None:
         assert self._nc is not None
-        streams = jetstream_of(self._nc, self._options)._streams
+        streams = StreamApi(client_of(jetstream_of(self._nc, self._options)))
         for subject in self._options.subjects or (None,):
             streams.purge(self._options.stream, subject=subject, sequence=before, keep=None)

@@ -44,8 +44,8 @@ CALLS = {
     "next_msg": "sub = nc.subscribe('silent'); ready(); sub.next_msg(timeout=60)",
     "iteration": "sub = nc.subscribe('silent'); ready()\nfor _ in sub: pass",
     "request": "sub = nc.subscribe('silent'); ready(); nc.request('silent', timeout=60)",
-    "requests": "other = connect(url); other.subscribe('echo', cb=lambda m: m.respond(b'')); other.flush(); ready()\n"
-    "while True: nc.request('echo')",
+    "requests": "other = connect(url); other.subscribe('echo', cb=lambda m: m.respond(b'')); other.flush()\n"
+    "ready()\nwhile True: nc.request('echo')",
     "publishes": "ready()\nwhile True: nc.publish('anything', bytes(1000))",
     "acked_publishes": "ready()\nwhile True: js.publish('s.a', b'x')",
     "flushes": "ready()\nwhile True: nc.flush()",

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from jetstream_sync import Connection, JetStream
+from jetstream_sync.net.connection import link_of
 from tests.support.eventually import eventually
 from tests.support.observer import stream_and_consumer
 
