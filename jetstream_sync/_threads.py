@@ -17,6 +17,7 @@ lock that the interrupted code may hold, and `beside` moves work that needs lock
 
 from __future__ import annotations
 
+import logging
 import sys
 import threading
 import time
@@ -30,6 +31,8 @@ from typing import Any, Generic, Protocol, TypeVar
 from ._deadline import FOREVER, Deadline
 from ._platform import WAIT_SLICE, on_fork, sliced
 from .errors import ForkError, TimeoutError
+
+log = logging.getLogger("jetstream_sync")
 
 T = TypeVar("T")
 
@@ -97,7 +100,11 @@ def beside(job: Callable[[], T], seconds: float) -> T | None:
         return job()
     if _interrupts_the_library():
         seconds = min(seconds, HANDLER_SECONDS)
-    if not acquire(outcome.done, min(seconds, FOREVER)):
+    try:
+        done = acquire(outcome.done, min(seconds, FOREVER))
+    finally:
+        outcome.awaited = False
+    if not done:
         return None
     if outcome.error is not None:
         raise outcome.error
@@ -127,6 +134,7 @@ class _Outcome(Generic[T]):
 
     def __init__(self) -> None:
         self.done = locked()
+        self.awaited = True
         self.result: T | None = None
         self.error: BaseException | None = None
 
@@ -135,6 +143,8 @@ class _Outcome(Generic[T]):
             self.result = job()
         except BaseException as error:  # noqa: BLE001 - passed on to the waiting thread
             self.error = error
+            if not self.awaited:
+                log.warning("%s, after its caller stopped waiting: %s", type(error).__name__, error)
         finally:
             self.done.release()
 
