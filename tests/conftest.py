@@ -1,4 +1,4 @@
-"""What every test of the project gets: no thread of the library may outlive the test that started it."""
+"""Fixtures of all tests. No thread of the library may outlive the test that started it."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def no_leaks_since(before: set[threading.Thread]) -> bool:
 
 @pytest.fixture(autouse=True)
 def no_leaked_threads() -> Iterator[None]:
-    """Fail the test that leaves a `js-` thread behind."""
+    """Fail a test that leaves a `js-` thread running."""
     before = library_threads()
     yield
     eventually(lambda: no_leaks_since(before), timeout=3.0, message="no js- thread is left over")

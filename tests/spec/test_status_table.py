@@ -32,7 +32,7 @@ from jetstream_sync.testing import LocalServer
 from tests.support.eventually import eventually
 from tests.support.observer import fill, server_version, stream_and_consumer, waiting_pulls
 
-AT_ONCE = 1.0  # seconds: nobody waits for an expiry
+AT_ONCE = 1.0  # seconds, far less than any expiry
 
 
 class Bench:

@@ -10,7 +10,7 @@ from jetstream_sync.net.transport import PlainTransport
 
 
 def test_flush_now_returns_when_the_socket_is_full() -> None:
-    """With nobody reading at the other end flush_now() says that something is left, instead of waiting."""
+    """While the other end does not read, flush_now() returns that something is left, instead of waiting."""
     ours, theirs = socket.socketpair()
     with ours, theirs:
         transport = PlainTransport(ours)
