@@ -90,7 +90,7 @@ def wait_aside(nc: Connection) -> None:
     def asked_and_aside() -> bool:
         nc._receiving.streak = receiving.FIRST_STREAK  # it grows when the reader is called back all the time
         ask(nc)
-        # Not is_aside(): a reader that finds somebody waiting at the last moment comes back at once.
+        # Not is_aside(): a reader that finds a waiting caller at the last moment comes back at once.
         assert nc._reader_thread is not None
         reader = sys._current_frames()[nc._reader_thread.ident or 0]
         return reader.f_code is receiving.Receiving._wait.__code__
@@ -138,7 +138,7 @@ def test_reader_comes_back_for_a_flush(asker: Connection) -> None:
 
 
 def test_reader_comes_back_when_no_request_follows(asker: Connection, responder: Responder) -> None:
-    """A server's PING is answered soon, although nobody asks anything."""
+    """A PING of the server is answered soon, although no caller sends a request."""
     responder.specials.append(lambda conn, reply: conn.send(responder.message(reply, b"lone") + b"PING\r\n"))
     ask(asker)
     eventually(lambda: responder.pongs == 1)
@@ -221,7 +221,7 @@ def test_answer_of_many_bytes(asker: Connection, responder: Responder) -> None:
 
 @pytest.mark.usefixtures("patient")
 def test_answer_with_headers(asker: Connection, responder: Responder) -> None:
-    """It is the caller's like any other, and so is the server's word that nobody is there."""
+    """The caller takes a reply with headers like any other, and "no responders" as well."""
     block = b"NATS/1.0\r\nA: b\r\n\r\n"
     head = b"HMSG %b %b %d %d\r\n"
     responder.specials += [
@@ -309,7 +309,7 @@ def test_close_by_another_thread_during_a_turn(asker: Connection, responder: Res
 
 
 @pytest.mark.usefixtures("patient")
-def test_force_reconnect_and_close_while_nobody_receives(asker: Connection) -> None:
+def test_force_reconnect_and_close_while_no_thread_receives(asker: Connection) -> None:
     """Both call the reader back."""
     asker.force_reconnect()
     eventually(lambda: asker.stats.reconnects == 1)
