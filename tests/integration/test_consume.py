@@ -466,7 +466,7 @@ def test_consume_handles_its_buffer_when_the_connection_drains(nats_server: Loca
 
 
 def test_consume_does_no_work_on_a_closed_connection(nats_server: LocalServer, js: JetStream) -> None:
-    """close() drops what is buffered: nobody could acknowledge it, and it comes again."""
+    """close() discards buffered messages: they could not be acknowledged, and are delivered again."""
     consumer = stream_and_consumer(js, 20)
     calls: list[bytes] = []
     other = connect(nats_server.url)
