@@ -10,10 +10,7 @@ import pytest
 from jetstream_sync import Connection, JetStream
 from tests.support.eventually import eventually
 from tests.support.observer import stream_and_consumer
-
-
-class Interrupted(Exception):
-    """What a signal handler of the user's raises."""
+from tests.support.signals import Interrupted
 
 
 @pytest.fixture
