@@ -72,26 +72,20 @@ class Requester:
 
 
 @pytest.fixture(scope="module")
-def server() -> Iterator[LocalServer]:
-    with LocalServer() as running:
-        yield running
-
-
-@pytest.fixture(scope="module")
-def js(server: LocalServer) -> Iterator[Requester]:
-    with connect(server.url) as nc:
+def js(nats_server: LocalServer) -> Iterator[Requester]:
+    with connect(nats_server.url) as nc:
         nc.flush()  # all its threads run by now: none of them is a test's
         yield Requester(nc)
 
 
 @pytest.fixture(autouse=True)
-def _clean(server: LocalServer, js: Requester) -> Iterator[None]:
+def _clean(nats_server: LocalServer, js: Requester) -> Iterator[None]:
     js.ask("STREAM.CREATE.ORIGIN", {"name": "ORIGIN", "subjects": ["origin.>"], "allow_direct": True})
     js.ask("STREAM.CREATE.BASE", {"name": "BASE", "subjects": ["base.>"], "storage": "memory"})
     yield
     for name in js.ask("STREAM.NAMES", {})["streams"] or []:
         js.ask(f"STREAM.DELETE.{name}")
-    await_removal(server.store_dir)
+    await_removal(nats_server.store_dir)
 
 
 @dataclass

@@ -29,16 +29,8 @@ from jetstream_sync import (
 from jetstream_sync.api.publish import MIN_TRY_SECONDS, _share
 from jetstream_sync.testing import LocalServer
 from tests.support.eventually import eventually
+from tests.support.observer import server_version
 from tests.support.watchdog import InThread
-
-
-@pytest.fixture
-def stream(js: JetStream) -> Stream:
-    return js.create_stream(name="S", subjects=["s.>"], storage="memory")
-
-
-def version(nc: Connection) -> tuple[int, ...]:
-    return tuple(int(part) for part in nc.server_info["version"].split("-")[0].split("."))
 
 
 class Silent:
@@ -143,7 +135,7 @@ def test_expected_sequence_of_another_subject(nc: Connection, js: JetStream, str
     js.publish("s.x.1")
     js.publish("s.y.1")
     options: dict[str, Any] = {"expected_last_subject_seq": 1, "expected_last_subject_seq_subject": "s.x.*"}
-    if version(nc) >= (2, 11):
+    if server_version(nc) >= (2, 11):
         assert js.publish("s.x.2", **options).seq == 3
     with pytest.raises(WrongLastSequenceError):
         js.publish("s.x.3", **options)
@@ -151,7 +143,7 @@ def test_expected_sequence_of_another_subject(nc: Connection, js: JetStream, str
 
 def test_ttl_removes_the_message(nc: Connection, js: JetStream) -> None:
     """A message with a TTL goes, one that never expires outlives max_age. Servers before 2.11 ignore TTLs."""
-    if version(nc) < (2, 11):
+    if server_version(nc) < (2, 11):
         stream = js.create_stream(name="T", subjects=["t"], storage="memory")
         js.publish("t", ttl=1)
         assert stream.get_info().state.messages == 1
@@ -167,7 +159,7 @@ def test_ttl_removes_the_message(nc: Connection, js: JetStream) -> None:
 
 def test_ttl_on_a_stream_without_it_is_refused(nc: Connection, js: JetStream, stream: Stream) -> None:
     """Since 2.11 the server says that the stream does not allow it."""
-    if version(nc) < (2, 11):
+    if server_version(nc) < (2, 11):
         assert js.publish("s.a", ttl=5).seq == 1
     else:
         with pytest.raises(BadRequestError, match="TTL"):

@@ -8,7 +8,7 @@ import logging
 import threading
 import time
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import FIRST_COMPLETED, FIRST_EXCEPTION, Future
 from typing import Any
 
@@ -34,21 +34,6 @@ from tests.support.eventually import eventually
 from tests.support.forks import in_child, raised_by
 from tests.support.platforms import needs_fork_hooks
 from tests.support.watchdog import InThread
-
-
-@pytest.fixture
-def stream(js: JetStream) -> Stream:
-    return js.create_stream(name="S", subjects=["s.>"], storage="memory")
-
-
-@pytest.fixture
-def mute(nats_server: LocalServer) -> Iterator[str]:
-    """A subject with a subscriber that never replies."""
-    with connect(nats_server.url) as listener:
-        listener.subscribe("mute")
-        listener.flush()
-        yield "mute"
-
 
 # --- futures -------------------------------------------------------------------------------------------
 

@@ -19,12 +19,6 @@ from tests.support.watchdog import InThread, under_watchdog
 
 
 @pytest.fixture
-def proxy(nats_server: LocalServer) -> Iterator[FaultProxy]:
-    with FaultProxy(nats_server) as proxy:
-        yield proxy
-
-
-@pytest.fixture
 def echo(nats_server: LocalServer) -> Iterator[Connection]:
     """Another connection that answers `echo` with what it got, and `silent` not at all."""
     with connect(nats_server.url) as responder:

@@ -11,10 +11,7 @@ from jetstream_sync import Connection, JetStream
 from jetstream_sync.net.connection import link_of
 from tests.support.eventually import eventually
 from tests.support.observer import stream_and_consumer
-
-
-class Interrupted(Exception):
-    """What a signal handler of the user's raises."""
+from tests.support.signals import Interrupted
 
 
 @pytest.fixture

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 import ssl
-import sys
 import threading
 import zlib
 from collections.abc import Iterator
@@ -273,14 +272,6 @@ class Checked:
         eventually(lambda: len(self.received) == len(self._sizes), 30, self._subject)
         assert self.received == list(range(len(self._sizes)))
         assert self.wrong == []
-
-
-@pytest.fixture
-def eager_switching() -> Iterator[None]:
-    before = sys.getswitchinterval()
-    sys.setswitchinterval(1e-6)
-    yield
-    sys.setswitchinterval(before)
 
 
 def test_many_threads_both_ways(server: LocalServer, kit: CertKit, eager_switching: None) -> None:
