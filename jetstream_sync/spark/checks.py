@@ -26,7 +26,7 @@ def stream_of(js: JetStream, options: WriteOptions) -> str | None:
 
 def check_stream(js: JetStream, options: WriteOptions, stream: str) -> None:
     """Raise ValueError for a stream that does not support the options; warn if it may forget ids too early."""
-    config = js._streams.info(stream).config
+    config = js.get_stream(stream).info.config
     if options.exactly_once:
         if not config.allow_atomic:
             raise ValueError(f"option 'exactlyOnce' needs a stream with allow_atomic; {stream!r} does not have it")

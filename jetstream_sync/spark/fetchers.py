@@ -17,8 +17,9 @@ from ..api.config import AckPolicy, DeliverPolicy, RetentionPolicy
 from ..api.info import StreamInfo
 from ..consumers.consumer import Consumer
 from ..errors import ConnectionLostError, MessageNotFoundError, NatsError, api_error
-from ..jetstream import JetStream
+from ..jetstream import JetStream, client_of
 from ..net.connection import Connection
+from ..net.message import Message
 from ..protocol.headers import header_value, status_of
 from ..protocol.parser import RawMessage
 from ..protocol.subjects import subject_matches
@@ -184,8 +185,8 @@ class DirectFetcher:
     """Reads by Direct Get in batches (server 2.11 and later), or one message at a time from the leader."""
 
     def __init__(self, js: JetStream, info: StreamInfo, subjects: tuple[str, ...]) -> None:
-        self._js = js
-        self._nc: Connection = js._client.nc
+        self._client = client_of(js)
+        self._nc: Connection = self._client.nc
         self._stream = info.config.name
         self._subjects = subjects
         self._next_by_subject = subjects[0] if len(subjects) == 1 else ">"
@@ -228,10 +229,10 @@ class DirectFetcher:
                     "batch": min(DIRECT_BATCH, start + count - position),
                     "max_bytes": DIRECT_BATCH_BYTES,
                 }
-                subject = self._js._client.subject("DIRECT", "GET", self._stream)
+                subject = self._client.subject("DIRECT", "GET", self._stream)
                 self._nc.publish(subject, json.dumps(body).encode(), reply=inbox)
                 received = 0
-                while (row := _direct_row(answers.next_msg(DIRECT_TIMEOUT)._raw)) is not None:
+                while (row := _direct_row(answers.next_msg(DIRECT_TIMEOUT))) is not None:
                     received += 1
                     position = row[1] + 1
                     yield row
@@ -243,7 +244,7 @@ class DirectFetcher:
         while position < start + count:
             body = {"seq": max(1, position), "next_by_subj": self._next_by_subject}
             try:
-                answer = self._js._client.request("STREAM", "MSG", "GET", self._stream, body=body)
+                answer = self._client.request("STREAM", "MSG", "GET", self._stream, body=body)
             except MessageNotFoundError:
                 return
             row = _stored_row(answer["message"])
@@ -255,9 +256,9 @@ class DirectFetcher:
 _Row = tuple[bytes, int, int, bytes | None, bytes]
 
 
-def _direct_row(raw: RawMessage) -> _Row | None:
+def _direct_row(message: Message) -> _Row | None:
     """A message of a Direct Get reply; None for the status that ends the batch."""
-    block = raw[2] or b""
+    block = message.raw_headers or b""
     subject, sequence = header_value(block, b"Nats-Subject"), header_value(block, b"Nats-Sequence")
     if subject is None or sequence is None:
         status = status_of(block)
@@ -267,7 +268,8 @@ def _direct_row(raw: RawMessage) -> _Row | None:
             raise ConnectionLostError("no server serves Direct Get at the moment")
         raise api_error(0 if status is None else status.code, 0, "Direct Get was refused")
     stored = header_value(block, b"Nats-Time-Stamp") or b"1970-01-01T00:00:00Z"
-    return subject, int(sequence), nanoseconds_of(stored.decode()), _without_direct_headers(block), raw[3]
+    own = _without_direct_headers(block)
+    return subject, int(sequence), nanoseconds_of(stored.decode()), own, message.data
 
 
 def _without_direct_headers(block: bytes) -> bytes | None:

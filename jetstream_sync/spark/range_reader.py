@@ -8,6 +8,7 @@ from collections.abc import Iterator
 
 from ..api.info import StreamInfo
 from ..api.kinds import TIMESTAMP
+from ..api.stream_api import StreamApi
 from ..errors import (
     ConnectionLostError,
     ConsumerDeletedError,
@@ -21,7 +22,7 @@ from ..errors import (
     PullError,
     TimeoutError,
 )
-from ..jetstream import JetStream
+from ..jetstream import JetStream, client_of
 from .chunk import Chunk
 from .fetchers import Fetcher, fetcher_for
 from .options import ReadOptions
@@ -51,11 +52,11 @@ class StreamView:
     """The questions that planning and reading ask about one stream. For one thread at a time."""
 
     def __init__(self, js: JetStream, options: ReadOptions) -> None:
-        self._js = js
+        self._streams = StreamApi(client_of(js))
         self._options = options
 
     def info(self) -> StreamInfo:
-        return self._js._streams.info(self._options.stream)
+        return self._streams.info(self._options.stream)
 
     def next_stored(self, seq: int, subjects: tuple[str, ...] = ()) -> int | None:
         """The first sequence at or after `seq` that the stream's leader has; None when there is none."""
@@ -65,7 +66,7 @@ class StreamView:
     def _next_of(self, seq: int, subject: str) -> int | None:
         try:
             # Never Direct Get: any replica may serve it, and a replica may lag.
-            message = self._js._streams.get_message(
+            message = self._streams.get_message(
                 self._options.stream, direct=False, seq=max(1, seq), last_by_subject=None, next_by_subject=subject
             )
         except MessageNotFoundError:
@@ -75,7 +76,7 @@ class StreamView:
     def stored_at(self, seq: int) -> float | None:
         """When the first message at or after `seq` was stored, in seconds since 1970; None when there is none."""
         try:
-            message = self._js._streams.get_message(
+            message = self._streams.get_message(
                 self._options.stream, direct=False, seq=max(1, seq), last_by_subject=None, next_by_subject=">"
             )
         except MessageNotFoundError:

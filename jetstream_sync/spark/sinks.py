@@ -7,7 +7,7 @@ from typing import Protocol
 
 import pyarrow as pa
 
-from ..api.batch import PublishBatch
+from ..api.stream_api import StreamApi
 from ..errors import (
     APIError,
     ConnectionLostError,
@@ -18,7 +18,7 @@ from ..errors import (
     TimeoutError,
     WrongLastSequenceError,
 )
-from ..jetstream import JetStream
+from ..jetstream import JetStream, client_of
 from ..protocol.subjects import next_nuid
 from .bulk import BulkPublisher
 from .checks import check_stream
@@ -56,7 +56,7 @@ class IdempotentSink:
     """Stores rows by pipelined publishes. Every message has an id, so one that is sent twice is stored once."""
 
     def __init__(self, js: JetStream, options: WriteOptions, identity: TaskIdentity) -> None:
-        nc = js._client.nc
+        nc = client_of(js).nc
         self._js = js
         self._options = options
         # The driver checks the stream if the options name it. If not, the first task does, when an ack names it.
@@ -94,6 +94,7 @@ class AtomicSink:
     def __init__(self, js: JetStream, options: WriteOptions, identity: TaskIdentity) -> None:
         assert options.marker_subject is not None
         self._js = js
+        self._streams = StreamApi(client_of(js))
         self._timeout = options.publish_timeout
         self._epoch = identity.epoch or 0
         self._task = next_nuid()
@@ -145,7 +146,7 @@ class AtomicSink:
         self._chunk_bytes = 0
 
     def _send(self, marker: Marker) -> int:
-        batch = PublishBatch(self._js._client.nc, self._js._client.timeout)
+        batch = self._js.publish_batch()
         for subject, payload, block, msg_id in self._chunk:
             batch._add(subject, payload, block if msg_id is None else with_id(block, msg_id)[:-2])
         batch.add(self._marker_subject, marker.to_bytes(), expected_last_subject_seq=self._marker_seq)
@@ -163,7 +164,7 @@ class AtomicSink:
 
     def _last_marker(self) -> tuple[Marker | None, int]:
         try:
-            message = self._js._streams.get_message(
+            message = self._streams.get_message(
                 self._stream, direct=False, seq=None, last_by_subject=self._marker_subject, next_by_subject=None
             )
         except MessageNotFoundError:

@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 
 from ..api.info import StreamInfo
+from ..api.stream_api import StreamApi
+from ..jetstream import client_of
 from ..net.connection import Connection
 from .offsets import LATEST, Offset, capped, first_to_read
 from .options import ReadOptions
@@ -158,6 +160,6 @@ class JetStreamStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
 
     def _purge(self, before: int) -> None:
         assert self._nc is not None
-        streams = jetstream_of(self._nc, self._options)._streams
+        streams = StreamApi(client_of(jetstream_of(self._nc, self._options)))
         for subject in self._options.subjects or (None,):
             streams.purge(self._options.stream, subject=subject, sequence=before, keep=None)
