@@ -1,4 +1,4 @@
-"""The byte pipe: a send never blocks its caller."""
+"""The transport: a send never blocks its caller."""
 
 from __future__ import annotations
 
