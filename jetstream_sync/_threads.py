@@ -17,6 +17,7 @@ lock that the interrupted code may hold, and `beside` moves work that needs lock
 
 from __future__ import annotations
 
+import logging
 import sys
 import threading
 import time
@@ -30,6 +31,8 @@ from typing import Any, Generic, Protocol, TypeVar
 from ._deadline import FOREVER, Deadline
 from ._platform import WAIT_SLICE, on_fork, sliced
 from .errors import ForkError, TimeoutError
+
+log = logging.getLogger("jetstream_sync")
 
 T = TypeVar("T")
 
@@ -97,7 +100,11 @@ def beside(job: Callable[[], T], seconds: float) -> T | None:
         return job()
     if _interrupts_the_library():
         seconds = min(seconds, HANDLER_SECONDS)
-    if not acquire(outcome.done, min(seconds, FOREVER)):
+    try:
+        done = acquire(outcome.done, min(seconds, FOREVER))
+    finally:
+        outcome.awaited = False
+    if not done:
         return None
     if outcome.error is not None:
         raise outcome.error
@@ -127,6 +134,7 @@ class _Outcome(Generic[T]):
 
     def __init__(self) -> None:
         self.done = locked()
+        self.awaited = True
         self.result: T | None = None
         self.error: BaseException | None = None
 
@@ -135,6 +143,8 @@ class _Outcome(Generic[T]):
             self.result = job()
         except BaseException as error:  # noqa: BLE001 - passed on to the waiting thread
             self.error = error
+            if not self.awaited:
+                log.warning("%s, after its caller stopped waiting: %s", type(error).__name__, error)
         finally:
             self.done.release()
 
@@ -239,17 +249,20 @@ class Slot(Generic[T]):
     The first item wins over any error. After it was taken, a close() still wakes the next get().
     """
 
-    __slots__ = ("_end", "_item", "_wakeup")
+    __slots__ = ("_end", "_item", "_lock")
 
     def __init__(self) -> None:
         self._item: T | None = None
         self._end: BaseException | None = None
-        self._wakeup = Wakeup()
+        self._lock = locked()  # what Wakeup does, without a call for each step: next() is measured by these
 
     def put_run(self, items: Sequence[T]) -> bool:
         """Hand over the first of `items`; the others are dropped."""
         self._item = items[0]
-        self._wakeup.set()
+        try:
+            self._lock.release()
+        except RuntimeError:
+            pass  # set already
         return True
 
     def close(self, reason: BaseException, *, discard: bool = False) -> bool:
@@ -259,19 +272,23 @@ class Slot(Generic[T]):
         first = self._end is None
         if first:
             self._end = reason
-        self._wakeup.set()
+        try:
+            self._lock.release()
+        except RuntimeError:
+            pass  # set already
         return first
 
     def get(self, timeout: float | None = None) -> T:
         """The item. Blocks up to `timeout` seconds; raises TimeoutError, or the closing reason."""
-        woken = self._item is not None or self._end is not None or self._wakeup.wait(timeout)
+        wait = FOREVER if timeout is None else min(timeout, FOREVER)
+        woken = self._item is not None or self._end is not None or acquire(self._lock, wait)
         while woken:
             item, self._item = self._item, None
             if item is not None:
                 return item
             if self._end is not None:
                 raise self._end.with_traceback(None)
-            woken = self._wakeup.wait(timeout)  # set for an item that was taken without waiting
+            woken = acquire(self._lock, wait)  # set for an item that was taken without waiting
         raise TimeoutError("no message came in time")
 
 

@@ -345,3 +345,8 @@ class JetStream:
 
     def __repr__(self) -> str:
         return f"<JetStream {self._client.prefix}>"
+
+
+def client_of(js: JetStream) -> ApiClient:
+    """The API client of a context, for what is built on it."""
+    return js._client

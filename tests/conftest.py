@@ -1,4 +1,4 @@
-"""What every test of the project gets: no thread of the library may outlive the test that started it."""
+"""Fixtures of all tests. No thread of the library may outlive the test that started it."""
 
 from __future__ import annotations
 

@@ -185,6 +185,11 @@ class PublishBatch:
             self.discard()
 
 
+def add_encoded(batch: PublishBatch, subject: bytes, payload: bytes, block: bytes) -> None:
+    """Add a message whose subject and header block (without its blank line) are known to be valid."""
+    batch._add(subject, payload, block)
+
+
 def publish_all(batch: PublishBatch, messages: Iterable[BatchMessage | tuple[Any, ...]]) -> PubAck:
     """Fill `batch` and commit it. Raises ValueError when there are no messages, or too many."""
     for message in messages:

@@ -2,17 +2,18 @@
 
 A publisher is a reply inbox whose `pending` holds a future per unanswered publish, in order of publication.
 
-  caller        builds the frame, adds its future to `pending`, sends or coalesces the frame; waits while the window
+  caller        builds the frame, adds its future to `pending`, sends or coalesces the frame; waits while the
+  window
                 is full
   js-reader     takes futures out of `pending` and completes them. On a disconnect it fails those that must not be
                 sent twice, on a reconnect it sends the rest again
   js-publisher  started by the first publish. Fails what is overdue, and sends again what no stream accepted (503).
-                Blocks on its wake-up, at most until the earliest of these. Ends when the connection is closed, or when
-                the context is gone and nothing is unanswered; then it closes the inbox
+                Blocks on its wake-up, at most until the earliest of these. Ends when the connection is closed,
+                or when the context is gone and nothing is unanswered; then it closes the inbox
 
-A thread that pops a future completes it; popping a dict is atomic, so each is completed once. Futures are added under
-`_lock`, so that the window is never exceeded. A future that is to be retried stays where it is. Iteration is over a
-copy() or the keys: making a list of items() allocates, may collect garbage and switch threads.
+A thread that pops a future completes it; popping a dict is atomic, so each is completed once. Futures are added
+under `_lock`, so that the window is never exceeded. A future that is to be retried stays where it is. Iteration
+is over a copy() or the keys: making a list of items() allocates, may collect garbage and switch threads.
 """
 
 from __future__ import annotations

@@ -19,7 +19,7 @@ import dataclasses
 import logging
 import time
 import weakref
-from _thread import allocate_lock
+from _thread import allocate_lock, get_ident
 from collections.abc import Callable
 from typing import Any, Protocol
 
@@ -105,6 +105,12 @@ class Chain:
         """What the server said when it created the newest generation."""
         self.position: int | None = None
         """The last message taken; None: the template says where to begin."""
+        self.handed_out: int | None = None
+        """The last message that the user got: another one only while a message is on its way to the user, or when
+        a signal handler raised meanwhile. Stored by the consuming thread, with no call between that and the
+        `return` or `yield`."""
+        self.consuming_thread = 0
+        """The thread that takes messages, where a signal handler may interrupt it."""
         self.name = ""
         """The name of the generation that exists, or may exist; empty when there is none."""
         self.lost = False
@@ -146,6 +152,9 @@ class Chain:
             self._lease = lease = object()
             if not self._released:
                 self._drop()
+            if self.consuming_thread == get_ident():
+                self._take_back()  # this thread is not about to hand it out any more
+            self.handed_out, self.consuming_thread = self.position, 0
             self._released = False
         self.delete_dropped()
         return lease
@@ -163,7 +172,7 @@ class Chain:
 
     def soon(self, job: Callable[[], None]) -> None:
         """For finalizers, which may run in the very thread that holds a lock: run `job` now, or detached."""
-        if self._lock.locked():
+        if self._lock.locked() and not self.link.forked:
             detached(job)
         else:
             self.link.soon(job)
@@ -202,14 +211,18 @@ class Chain:
                 self.lost = True
             raise SequenceMismatchError(last + 1, int(told) + 1)
 
-    def take_back(self, lease: object, position: int | None) -> None:
-        """What was taken behind `position` was not handed out after all: it is to come again."""
+    def take_back(self, lease: object) -> None:
+        """What was taken and not handed out is to come again: a signal handler raised in between."""
         with self._lock:
-            if self._lease is not lease or self.position == position:
-                return
-            self.position = position
-            self._drop()
+            if self._lease is lease:
+                self._take_back()
         self.delete_dropped()
+
+    def _take_back(self) -> None:
+        assert self._lock.locked()
+        if self.position != self.handed_out:
+            self.position = self.handed_out
+            self._drop()
 
     # --- generations ----------------------------------------------------------------------------------
 
@@ -279,7 +292,7 @@ class Chain:
             starts_late = info.config.deliver_policy == DeliverPolicy.LAST_PER_SUBJECT
             if self.position is None and not starts_late and not info.delivered.consumer_seq:
                 # Where the server begins. Another generation must not begin later, as "new" would make it.
-                self.position = info.delivered.stream_seq
+                self.position = self.handed_out = info.delivered.stream_seq
         if self._created_is_recovered:
             self._backoff.delivered()
         return info

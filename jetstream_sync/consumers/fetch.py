@@ -6,18 +6,17 @@ The consuming thread does everything; another one may close a batch, and the gar
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from types import TracebackType
 
 from .._deadline import Deadline
 from .._threads import Mailbox, Slot
 from ..api.message import JetStreamMessage, Source
 from ..errors import NatsError, SubscriptionClosedError, TimeoutError
-from ..protocol.headers import header_value
 from ..protocol.parser import RawMessage
 from .heartbeat import HeartbeatClock
 from .pull import ArrivedStatus, Pull, PullTarget
-from .pull_options import FetchOptions, Priority, client_grace
+from .pull_options import FetchOptions, client_grace
 from .status import FetchAction, classify, to_error
 from .take import loop, runs
 
@@ -33,22 +32,20 @@ class BatchFeed:
         self.link = target.link
         self.options = options
         self.sized = options.max_bytes is not None
-        self.inspect = pin_reader(target, options.priority)
+        self.inspect = target.inspector(options.priority)
         self.received = 0
         self.bytes = 0
         self.over = False
         """Nothing more is to be handed out."""
         box: Mailbox[RawMessage] = Mailbox(before_wait=self.link.outbox.flush)
         self.items = box.items
-        self.pull = Pull(target, box)
+        self._clock = heartbeat_clock(options)
+        # Without heartbeats a pull for one message is answered by one thing, a message or a status: the server
+        # ends the interest after it, and no UNSUB has to follow.
+        self.pull = Pull(target, box, limit=1 if options.batch == 1 and self._clock is None else 0)
         self.source: Source = self.pull
         wait = options.expires + client_grace(options.expires) if options.expires_ns else NO_WAIT_SECONDS
         self._deadline = Deadline(wait)
-        self._clock = _clock_for(options)
-        if options.batch == 1 and self._clock is None:
-            # Answered by one thing, a message or a status: the server ends the interest after it, and no UNSUB
-            # has to follow.
-            self.pull.limit(1)
 
     def start(self) -> None:
         """Send the pull. Blocks for nothing."""
@@ -165,23 +162,25 @@ def next_message(target: PullTarget, options: FetchOptions) -> JetStreamMessage 
     Without heartbeats a pull for one message is answered by one thing, a message or a status. So it needs no
     queue, and the server is told with the subscription to end it after one.
     """
-    clock = _clock_for(options)
-    pull = Pull(target, Slot() if clock is None else Mailbox(before_wait=target.link.outbox.flush))
-    if clock is None:
-        pull.limit(1)
-    deadline = Deadline(options.expires + client_grace(options.expires))
+    expires, priority, link = options.expires, options.priority, target.link
+    if options.heartbeat_ns:
+        clock: HeartbeatClock | None = heartbeat_clock(options)
+        pull = Pull(target, Mailbox(before_wait=link.outbox.flush))
+    else:
+        clock = None
+        pull = Pull(target, Slot(), limit=1)
+    deadline = Deadline(expires + client_grace(expires))
     try:
-        pull.ask(options.body(target.pin_id(options.priority)))
+        pull.ask(options.body(None if priority.group is None else target.pin_id(priority)))
         while True:
             raw = pull.wait(deadline, clock)
             if type(raw) is not ArrivedStatus:
-                learn = pin_reader(target, options.priority)
-                if learn is not None:
-                    learn(raw)
-                return JetStreamMessage(raw, target.link, target.single)
+                if priority.group is not None:
+                    target.learn_pin(priority, raw)
+                return JetStreamMessage(raw, link, target.single)
             rule = classify(raw.status)
             if rule.drops_pin:
-                target.drop_pin(options.priority)
+                target.drop_pin(priority)
             if rule.fetch in (FetchAction.ERROR, FetchAction.END_ERROR_IF_EMPTY):
                 raise to_error(raw.status, target.next_subject.decode())
             if rule.fetch is not FetchAction.IGNORE:
@@ -196,18 +195,5 @@ def next_message(target: PullTarget, options: FetchOptions) -> JetStreamMessage 
             raise
 
 
-def _clock_for(options: FetchOptions) -> HeartbeatClock | None:
+def heartbeat_clock(options: FetchOptions) -> HeartbeatClock | None:
     return HeartbeatClock(options.heartbeat, clock=time.monotonic) if options.heartbeat else None
-
-
-def pin_reader(target: PullTarget, priority: Priority) -> Callable[[RawMessage], bool] | None:
-    """What learns pin ids from messages; None without a priority group, where there are none."""
-    if priority.group is None:
-        return None
-
-    def learn(raw: RawMessage) -> bool:
-        if raw[2] is not None:
-            target.learn_pin(priority, header_value(raw[2], b"Nats-Pin-Id"))
-        return True
-
-    return learn

@@ -10,7 +10,9 @@ is known at any moment whether the server still owes something, however slowly t
 
 from __future__ import annotations
 
-import time
+from collections.abc import Callable, Sized
+from functools import partial
+from time import monotonic
 from typing import Protocol
 
 from .._deadline import Deadline
@@ -29,7 +31,7 @@ from ..errors import (
 )
 from ..net.receiver import Receiver
 from ..protocol import commands
-from ..protocol.headers import Status
+from ..protocol.headers import Status, header_value
 from ..protocol.parser import RawMessage
 from .heartbeat import HeartbeatClock
 from .pull_options import Priority, message_size
@@ -59,10 +61,16 @@ class PullTarget:
     def pin_id(self, priority: Priority) -> str | None:
         return None if priority.group is None else self._pins.get(priority.group)
 
-    def learn_pin(self, priority: Priority, pin: bytes | None) -> None:
-        """A message carried `Nats-Pin-Id`: this client is the pinned one."""
+    def learn_pin(self, priority: Priority, raw: RawMessage) -> bool:
+        """`Nats-Pin-Id` in a message says that this client is the pinned one. True: it is for the user."""
+        pin = None if raw[2] is None else header_value(raw[2], b"Nats-Pin-Id")
         if pin and priority.group is not None:
             self._pins[priority.group] = pin.decode("ascii", "replace")
+        return True
+
+    def inspector(self, priority: Priority) -> Callable[[RawMessage], bool] | None:
+        """learn_pin() for a feed; None without a priority group, where there are no pins."""
+        return None if priority.group is None else partial(self.learn_pin, priority)
 
     def drop_pin(self, priority: Priority) -> None:
         """423: another client is pinned now."""
@@ -102,9 +110,29 @@ class Pull(Receiver):
     subscribed again. With an `owner` the owner decides. A pull that ends closes its box, unless it has an owner:
     several pulls may share a box then.
 
-    The counters are written by the reader thread alone and may be read by any. The pull is what its messages
-    remember as their source.
+    The pull is what its messages remember as their source.
     """
+
+    items: Sized = ()
+    last_arrival = 0.0  # when something came, or could come for the first time
+    # The counters are written by the reader thread alone and may be read by any.
+    delivered = 0  # messages and statuses
+    arrived = 0  # messages, or their bytes; for an owner, like the next two
+    answers = 0  # statuses that are not mere signs of life
+    handed_over = (0, 0)  # of `arrived` and `answers`, what is in the box or was taken from it
+    conclusion: ArrivedStatus | None = None
+    """A status after which no pull is served any more."""
+    asked = False
+    """A request is under way."""
+    broken = False
+    """Nothing more will come: the connection was lost, or the server refused something."""
+    ended = False
+    """end() was called and has done its work."""
+    _owner: PullOwner | None = None
+    _sized = False
+    _limit = 0  # the server ends the interest after so many; 0: never
+    _draining = False
+    _frame: bytes | None = None  # the newest request
 
     def __init__(
         self,
@@ -113,32 +141,22 @@ class Pull(Receiver):
         owner: PullOwner | None = None,
         *,
         sized: bool = False,
+        limit: int = 0,
     ) -> None:
-        """Sends nothing. `sized`: count bytes, not messages."""
+        """Sends nothing. `sized`: count bytes for the owner, not messages. `limit`: as by limit()."""
         self.target = target
-        self.link = target.link
-        self.acks = target.acks
+        self.link = link = target.link
         self.box = box
-        self.items = box.items if isinstance(box, Mailbox) else ()
-        self.wire_subject = self.reply = target.link.next_inbox()
+        self.acks = target.acks
+        if type(box) is Mailbox:
+            self.items = box.items
+        self.wire_subject = self.reply = link.next_inbox()
         """The reply is the subject of statuses; stored messages have subjects of their own."""
-        self.asked = False
-        """A request is under way."""
-        self.broken = False
-        """Nothing more will come: the connection was lost, or the server refused something."""
-        self.ended = False
-        """end() was called and has done its work."""
-        self.last_arrival = time.monotonic()
-        self.delivered = 0  # messages and statuses
-        self.arrived = 0  # messages, or their bytes
-        self.answers = 0  # statuses that are not mere signs of life
-        self.conclusion: ArrivedStatus | None = None  # a status after which no pull is served any more
-        self.handed_over = (0, 0)  # of `arrived` and `answers`, what is in the box or was taken from it
-        self._owner = owner
-        self._sized = sized
-        self._limit = 0  # the server ends the interest after so many; 0: never
-        self._draining = False
-        self._frame: bytes | None = None  # the newest request
+        if owner is not None:
+            self._owner = owner
+            self._sized = sized
+        if limit:
+            self._limit = limit
 
     # --- any thread -----------------------------------------------------------------------------------
 
@@ -170,11 +188,8 @@ class Pull(Receiver):
         self._frame = None
 
     def limit(self, count: int) -> None:
-        """Have the server end the interest after `count` messages and statuses in all."""
-        if self.sid:
-            self.link.limit(self, count)
-        else:
-            self._limit = count
+        """Have the server end the interest after `count` messages and statuses in all. It must be open."""
+        self.link.limit(self, count)
 
     def wait(self, deadline: Deadline, clock: HeartbeatClock | None = None) -> RawMessage:
         """The next message or status; the one place that blocks for it.
@@ -184,13 +199,8 @@ class Pull(Receiver):
         box: ConnectionLostError, PermissionsError, ConnectionClosedError, SubscriptionClosedError after end().
         """
         while True:
-            left = deadline.remaining()
-            if clock is not None:
-                clock.reset(self.last_arrival)
-                silence = clock.remaining() or 0.0
-                left = silence if left is None else min(left, silence)
             try:
-                return self.box.get(left)
+                return self.box.get(deadline.remaining() if clock is None else self._until_alarm(deadline, clock))
             except TimeoutError:
                 pass  # and not from here: what is raised would carry this error as its context
             connected = self.link.connected
@@ -204,6 +214,12 @@ class Pull(Receiver):
                 if clock.due() and connected:
                     raise MissedHeartbeatError(clock.silence)
 
+    def _until_alarm(self, deadline: Deadline, clock: HeartbeatClock) -> float:
+        clock.reset(self.last_arrival)
+        silence = clock.remaining() or 0.0
+        left = deadline.remaining()
+        return silence if left is None else min(left, silence)
+
     def drain(self, deadline: Deadline) -> None:
         """Remove the interest and wait until everything that the server sent before has come."""
         self._draining = True
@@ -216,42 +232,50 @@ class Pull(Receiver):
         """
         if self.link.forked:
             return  # a forked child does not speak for its parent
-        if not self._limit or self.delivered < self._limit:
+        all_came = 0 < self._limit <= self.delivered
+        if not all_came:
             self.withdraw()
         self.link.close(self)
-        if self._owner is None:
+        if self._owner is None and not all_came:  # otherwise no thread waits for more
             self.box.close(SubscriptionClosedError("the pull has ended"), discard=True)
         self.ended = True
 
     # --- reader thread --------------------------------------------------------------------------------
 
     def deliver(self, messages: list[RawMessage], size: int) -> None:
-        self.last_arrival = now = time.monotonic()
-        inbox = self.reply
-        self.delivered += len(messages)
-        statuses = 0
-        for index, raw in enumerate(messages):
+        self.last_arrival = now = monotonic()
+        inbox, statuses = self.reply, 0
+        for raw in messages:
             if raw[0] == inbox:
-                status = None if raw[2] is None else read_status(raw[0], raw[1], raw[2], inbox)
-                if status is not None:
-                    messages[index] = arrived = ArrivedStatus(raw, status, now)
-                    statuses += 1
-                    self._note(arrived)
+                statuses = self._mark_statuses(messages, now)
+                break
+        self.delivered = delivered = self.delivered + len(messages)
+        if self._limit and delivered >= self._limit:
+            self.completed = True
+        if self._owner is None:
+            self.box.put_run(messages)
+            return
         if self._sized:
             self.arrived += sum(message_size(raw) for raw in messages if type(raw) is not ArrivedStatus)
         else:
             self.arrived += len(messages) - statuses
-        if self._limit and self.delivered >= self._limit:
-            self.completed = True
         self.box.put_run(messages)
         self.handed_over = (self.arrived, self.answers)
 
-    def _note(self, arrived: ArrivedStatus) -> None:
-        action = classify(arrived.status).consume
-        if action is not ConsumeAction.IGNORE:
-            self.answers += 1
-        if action is ConsumeAction.TERMINAL:
-            self.conclusion = arrived
+    def _mark_statuses(self, messages: list[RawMessage], now: float) -> int:
+        """Put an ArrivedStatus in the place of each status; returns how many there are."""
+        inbox, statuses = self.reply, 0
+        for index, (subject, reply, block, _) in enumerate(messages):
+            status = None if block is None else read_status(subject, reply, block, inbox)
+            if status is not None:
+                messages[index] = arrived = ArrivedStatus(messages[index], status, now)
+                statuses += 1
+                action = classify(status).consume
+                if action is not ConsumeAction.IGNORE:
+                    self.answers += 1
+                if action is ConsumeAction.TERMINAL:
+                    self.conclusion = arrived
+        return statuses
 
     def remaining(self) -> int:
         """The whole limit: a pull that has been asked ends with its session, so this one has got nothing yet."""
@@ -285,7 +309,7 @@ class Pull(Receiver):
 
     def reconnected(self) -> None:
         """A pull made while disconnected goes out now: its heartbeats count from here."""
-        self.last_arrival = time.monotonic()
+        self.last_arrival = monotonic()
         if self._owner is not None:
             self._owner.reconnected()
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from datetime import timedelta
+from functools import lru_cache
 from typing import NamedTuple
 
 from .._deadline import seconds
@@ -244,6 +245,7 @@ class ConsumeOptions(NamedTuple):
         return _body(batch, max_bytes, self, pin_id, no_wait=False)
 
 
+@lru_cache(maxsize=64)  # most pulls of a program say the same, and hashing takes a third of the time
 def _body(
     batch: int, max_bytes: int, options: FetchOptions | ConsumeOptions, pin_id: str | None, no_wait: bool
 ) -> bytes:

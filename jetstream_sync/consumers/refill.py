@@ -44,7 +44,6 @@ from ..errors import (
     TimeoutError,
 )
 from ..protocol.parser import RawMessage
-from .fetch import pin_reader
 from .heartbeat import HeartbeatClock
 from .pull import ArrivedStatus, Pull, PullTarget
 from .pull_options import ConsumeOptions
@@ -82,7 +81,7 @@ class Refill(Endless):
         self.on_error = on_error
         self.ack_wait = target.ack_wait
         self.sized = options.max_bytes is not None
-        self.inspect = pin_reader(target, options.priority)
+        self.inspect = target.inspector(options.priority)
         self.number = next(_numbers)
         self.box: Mailbox[RawMessage] = Mailbox(before_wait=self.link.outbox.flush)
         self.items = self.box.items
@@ -146,19 +145,21 @@ class Refill(Endless):
         state = self._state
         if count:
             with self._lock:
-                # Not more than came: a signal handler may have raised after the last call, which is then repeated.
-                unread = self._unread()
-                if self.sized:
-                    size = min(size, unread)
-                else:
-                    count = min(count, unread)
                 if processed:
-                    # In this order: interrupted in between, the count errs on the side that pulls.
+                    # Not more than came: a signal handler may have raised after the last call, which is repeated.
+                    unread = self._unread()
+                    if self.sized:
+                        size = min(size, unread)
+                    else:
+                        count = min(count, unread)
+                    # Before received(): interrupted in between, the count errs on the side that pulls.
                     state.processed(count, size)
                 state.received(count, size)
                 self._backoff.delivered()
                 self._delivered_since_oversize = True
-            if processed and state.due:
+            if not processed:
+                return 1
+            if state.due:
                 self._refill()
         if self.sized:
             return 1

@@ -143,7 +143,7 @@ def loop(feed: Feed, *, when_done: bool = False) -> Iterator[JetStreamMessage]:
     A message is accounted for when it is handed out, or with `when_done` when the next one is asked for.
     """
     link, source, sized, inspect, account = feed.link, feed.source, feed.sized, feed.inspect, feed.account
-    pop, status = feed.items.popleft, ArrivedStatus
+    pop = feed.items.popleft
     raw: RawMessage | None
     taken = size = 0
     quantum = account(0, 0)
@@ -153,15 +153,16 @@ def loop(feed: Feed, *, when_done: bool = False) -> Iterator[JetStreamMessage]:
                 raw = pop()
             except IndexError:
                 raw = None  # and no wait() from here: what it raises would carry this error as its context
-            if taken and (raw is None or type(raw) is status):
-                quantum = account(taken, size)
-                taken = size = 0
-            if raw is None:
-                raw = feed.wait(None)
-                pop = feed.items.popleft
-            if type(raw) is status:
-                feed.on_status(raw)
-                continue
+            if type(raw) is not tuple:  # nothing, or a status
+                if taken:
+                    quantum = account(taken, size)
+                    taken = size = 0
+                if raw is None:
+                    raw = feed.wait(None)
+                    pop = feed.items.popleft
+                if type(raw) is ArrivedStatus:
+                    feed.on_status(raw)
+                    continue
             if inspect is not None and not inspect(raw):
                 continue
             taken += 1
@@ -169,13 +170,10 @@ def loop(feed: Feed, *, when_done: bool = False) -> Iterator[JetStreamMessage]:
                 size += message_size(raw)
             if when_done:
                 yield JetStreamMessage(raw, link, source)
-                if taken >= quantum:
-                    quantum = account(taken, size)
-                    taken = size = 0
-            else:
-                if taken >= quantum:
-                    quantum = account(taken, size)
-                    taken = size = 0
+            if taken >= quantum:
+                quantum = account(taken, size)
+                taken = size = 0
+            if not when_done:
                 yield JetStreamMessage(raw, link, source)
     except SubscriptionClosedError:
         return  # ended in order

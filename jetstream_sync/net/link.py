@@ -88,7 +88,7 @@ class Link:
         self.direct: direct.NoDirect = direct.NO_DIRECT
         self.direct_receive = direct.DirectReceive() if direct.ENABLED else direct.NO_DIRECT
         self.status = Status.DISCONNECTED  # written under the lock
-        self._connection = connection  # the argument of the user's callbacks
+        self.connection = connection  # the argument of the user's callbacks
         self._lock = allocate_lock()
         self.pings = Pings(options.ping_interval, options.max_outstanding_pings)
         self._callbacks = CallbackRunner()
@@ -177,12 +177,12 @@ class Link:
                 if not first:
                     self.reconnects += 1
                     # Under the lock, as in lost(): callbacks come in the order of what they tell.
-                    self._callbacks.put(self.options.callbacks.reconnected, self._connection)
+                    self._callbacks.put(self.options.callbacks.reconnected, self.connection)
         if not usable:
             session.transport.close()
             return False
         if self.dialer.advertise(session.info) and not first:
-            self._callbacks.put(self.options.callbacks.discovered_server, self._connection)
+            self._callbacks.put(self.options.callbacks.discovered_server, self.connection)
         self._callbacks.start()
         self.outbox.flush()
         if not first:
@@ -215,7 +215,7 @@ class Link:
             requests, receivers = list(self.requests.pending), self.router.snapshot()
             # Under the lock: a close() right behind us has its own callback to announce after these.
             self._callbacks.put(self.options.callbacks.error, error)
-            self._callbacks.put(self.options.callbacks.disconnected, self._connection)
+            self._callbacks.put(self.options.callbacks.disconnected, self.connection)
         self._callbacks.start()
         transport.abort()
         transport.close()
@@ -300,8 +300,8 @@ class Link:
         for receiver in receivers:
             receiver.closed(closed)
         if was_connected:
-            self._callbacks.put(self.options.callbacks.disconnected, self._connection)
-        self._callbacks.put(self.options.callbacks.closed, self._connection)
+            self._callbacks.put(self.options.callbacks.disconnected, self.connection)
+        self._callbacks.put(self.options.callbacks.closed, self.connection)
         self._callbacks.close()
         self._callbacks.start()
 
@@ -555,7 +555,7 @@ class Link:
 
     def tell(self, event: str) -> None:
         """Call the user's callback for `event`, a field of Callbacks, with the connection."""
-        self.call(getattr(self.options.callbacks, event), self._connection)
+        self.call(getattr(self.options.callbacks, event), self.connection)
 
     def call(self, callback: Callable[[Any], Any] | None, argument: Any) -> None:
         """Run `callback(argument)` on js-callbacks. Call it without a lock."""

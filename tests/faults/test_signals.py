@@ -277,7 +277,7 @@ def test_flush_under_storm_of_signals(stormy: Connection, errors: list[Exception
 def test_subscribe_under_storm_of_signals(
     nats_server: LocalServer, stormy: Connection, errors: list[Exception]
 ) -> None:
-    """An interrupted subscribe() or unsubscribe() leaves no interest on the server that nobody can end."""
+    """An interrupted subscribe() or unsubscribe() leaves no interest on the server."""
     held: list[Subscription] = []
 
     def come_and_go() -> None:

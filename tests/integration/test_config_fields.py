@@ -323,7 +323,7 @@ def test_consumer_update_after_read_loses_nothing(js: Requester, cls: type[Any],
 
 
 def test_update_after_read_keeps_a_start_time_in_nanoseconds(js: Requester) -> None:
-    """A start time finer than a datetime, which the server lets nobody change, survives an update."""
+    """A start time that is more precise than a datetime, and may not be changed, survives an update."""
     exact = "2024-02-29T12:30:15.123456789Z"
     created = js.ask(
         "CONSUMER.CREATE.BASE.worker",

@@ -136,7 +136,7 @@ def test_close_is_idempotent_and_ends_everything(nats_server: LocalServer) -> No
 
 @pytest.mark.parametrize("callback", [None, lambda msg: None], ids=["plain", "callback"])
 def test_subscribe_overtaken_by_close_raises(nats_server: LocalServer, callback: Any) -> None:
-    """A close() in the middle of subscribe() makes it raise: no subscription that nobody ever ends."""
+    """A close() in the middle of subscribe() makes it raise: no subscription is left open."""
     nc = connect(nats_server.url)
     link = link_of(nc)
     check = link.check_usable

@@ -123,7 +123,7 @@ def test_acks_on_the_wire(
 
 
 def test_ack_policy_none_sends_nothing(nc: Connection, js: JetStream, stream: Stream, acks: Acks) -> None:
-    """Nobody waits for acks: none is sent, none is an error."""
+    """With ack policy none, ack() sends nothing and raises nothing."""
     consumer = stream.create_consumer(name="n", ack_policy="none")
     for call in ("ack", "nak", "term", "in_progress", "ack_sync"):
         getattr(one(js, consumer), call)()
@@ -199,7 +199,7 @@ def test_ack_sync_without_a_consumer_raises(js: JetStream, consumer: Consumer) -
 
 
 def test_ack_sync_without_an_answer_times_out(js: JetStream, consumer: Consumer, acks: Acks) -> None:
-    """Somebody listens, nobody confirms: TimeoutError at the caller's timeout."""
+    """The ack subject has a subscriber that does not confirm: TimeoutError after the caller's timeout."""
     message = one(js, consumer)
     consumer.delete()
     started = time.monotonic()

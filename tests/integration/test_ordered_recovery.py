@@ -138,7 +138,7 @@ def test_consume_goes_on_when_the_consumer_is_deleted(js: JetStream, other_js: J
     assert seen == upto(50)
 
 
-def test_gap_is_mended_when_somebody_else_pulls_from_the_consumer(
+def test_gap_is_mended_when_another_client_pulls_from_the_consumer(
     js: JetStream, other_js: JetStream, stream: Stream
 ) -> None:
     """The messages stolen come again, in order, in messages() and in fetch()."""

@@ -189,7 +189,7 @@ def test_full_stream_refuses_at_once(js: JetStream) -> None:
 
 
 def test_no_stream_is_told_after_the_retries(js: JetStream) -> None:
-    """Nobody listens: three tries, 250 ms apart, then NoStreamResponseError that names the subject."""
+    """Without a stream: three attempts, 250 ms apart, then NoStreamResponseError, which names the subject."""
     started = time.monotonic()
     with pytest.raises(NoStreamResponseError, match=r"'nobody\.here'"):
         js.publish("nobody.here")
@@ -226,7 +226,7 @@ def test_stream_created_during_the_retries_takes_the_message(js: JetStream) -> N
 
 
 def test_timeout_without_message_id_sends_once(nats_server: LocalServer, js: JetStream) -> None:
-    """Nobody knows whether it was stored: the call waits its whole timeout and raises."""
+    """It is not known whether the message was stored: the call waits for its whole timeout and raises."""
     with Silent(nats_server, "mute") as listener:
         started = time.monotonic()
         with pytest.raises(TimeoutError):

@@ -43,7 +43,7 @@ def stream(js: JetStream) -> Stream:
 
 @pytest.fixture
 def mute(nats_server: LocalServer) -> Iterator[str]:
-    """A subject on which somebody listens and never answers."""
+    """A subject with a subscriber that never replies."""
     with connect(nats_server.url) as listener:
         listener.subscribe("mute")
         listener.flush()
@@ -172,7 +172,7 @@ def test_done_callback_added_late_runs_at_once(js: JetStream, stream: Stream) ->
 def test_done_callback_that_raises_is_logged(
     js: JetStream, mute: str, stream: Stream, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """It harms nobody: other callbacks run, publishing goes on."""
+    """Other callbacks still run, and publishing goes on."""
     ran = threading.Event()
     future = js.publish_async(mute, timeout=0.1)
     future.add_done_callback(lambda _: 1 / 0)
@@ -294,7 +294,7 @@ def test_wait_raises_when_it_takes_too_long(js: JetStream, mute: str) -> None:
 
 
 def test_lone_publish_leaves_at_once_and_gathered_ones_soon(js: JetStream, stream: Stream, nc: Connection) -> None:
-    """Nobody waits on the futures, and still everything is stored."""
+    """No thread waits for the futures, and still every message is stored."""
     sub = nc.subscribe("s.>")
     nc.flush()
     for _ in range(10):
@@ -319,7 +319,7 @@ def test_future_fails_at_its_own_timeout(js: JetStream, mute: str) -> None:
 
 
 def test_no_stream_is_retried_then_told(nc: Connection, js: JetStream) -> None:
-    """Nobody listens: three tries 250 ms apart, then NoStreamResponseError; with retries off at once."""
+    """Without a stream: three attempts 250 ms apart, then NoStreamResponseError; without retries at once."""
     before = nc.stats.out_msgs
     started = time.monotonic()
     error = js.publish_async("nobody.here").exception(5)

@@ -156,7 +156,7 @@ def test_batch_over_two_streams_is_refused(nc: Connection, batches: JetStream) -
 
 
 def test_subject_without_stream(nc: Connection, batches: JetStream) -> None:
-    """Nobody listens: as with publish()."""
+    """No stream stores the subject: NoStreamResponseError, as with publish()."""
     if refused_by_old_server(nc, batches):
         return
     with pytest.raises(NoStreamResponseError):

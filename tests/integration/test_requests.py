@@ -43,7 +43,7 @@ def test_request_gets_its_reply_with_headers(nc: Connection, echo: Connection) -
 
 
 def test_request_without_responders_fails_at_once(nc: Connection) -> None:
-    """Nobody listens: NoRespondersError at once, naming the subject."""
+    """Without a subscriber: NoRespondersError at once, which names the subject."""
     asking = InThread(nc.request, "nobody.there", timeout=10)
     error = asking.error()
     assert isinstance(error, NoRespondersError)

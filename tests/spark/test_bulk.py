@@ -71,7 +71,7 @@ def test_large_messages_are_bounded_by_bytes(nc: Connection, js: JetStream) -> N
 
 
 def test_no_stream_is_an_error_that_names_the_subject(nc: Connection) -> None:
-    """Nobody takes it: tried again until the timeout, then said."""
+    """No stream stores it: it is sent again until the timeout, then NoStreamResponseError is raised."""
     with pytest.raises(NoStreamResponseError, match=r"s\.a"):
         publish(nc, 3, timeout=0.6)
 

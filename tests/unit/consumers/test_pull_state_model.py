@@ -221,7 +221,7 @@ class Consuming(RuleBasedStateMachine):
     @precondition(lambda self: self.leader_may_be_killed)
     @rule(election=st.integers(0, 3))
     def kill_leader(self, election: int) -> None:
-        """Its pulls are gone without a word; until the next is elected, pulls find nobody."""
+        """Its pulls are lost without a status; until the next leader is elected, pulls get no responders."""
         self.lost = self.lost or bool(self.server.waiting)
         self.killed_at = self.tick()
         self.server.waiting.clear()
