@@ -50,7 +50,7 @@ _SHUTDOWN_WAKES = not PORTABLE and not _WINDOWS
 FORK_HOOKS = not PORTABLE and hasattr(os, "register_at_fork")
 """Whether on_fork() has an effect."""
 
-NOW: int = socket.MSG_DONTWAIT if _HAS_FLAG else 0
+NOW = int(socket.MSG_DONTWAIT) if _HAS_FLAG else 0
 """Flags of a send or receive that must not block. The socket has gone through prepare()."""
 
 _SLICED = PORTABLE or _WINDOWS

@@ -22,6 +22,8 @@ from _thread import allocate_lock
 from .._deadline import Deadline
 from .transport import RECV_SIZE, DirectRecv, Transport, send_all
 
+_ALL = (-1,)  # of what a memory buffer holds
+
 
 class TLSTransport:
     """TLS in memory over another transport. `outgoing` is plain text; what is sent is its encrypted form."""
@@ -33,6 +35,7 @@ class TLSTransport:
         self._wire = wire
         self._incoming = ssl.MemoryBIO()
         self._encrypted = ssl.MemoryBIO()
+        self._take_encrypted = self._encrypted.read
         self._tls = context.wrap_bio(self._incoming, self._encrypted, server_hostname=server_hostname)
         self._lock = allocate_lock()  # guards the OpenSSL object and its buffers; never held across a socket call
         self._mark: int | None = None
@@ -87,7 +90,8 @@ class TLSTransport:
         """Decrypt what the wire gave (b"" at its end), together with what was left of earlier calls."""
         chunks: list[bytes] = []
         with self._lock:
-            self._settle()
+            if self._mark is not None:
+                self._settle()
             if data:
                 self._incoming.write(data)
             else:
@@ -114,14 +118,15 @@ class TLSTransport:
         if wire.outgoing and not wire.flush_now():
             return False
         with self._lock:
-            self._settle()
+            if self._mark is not None:
+                self._settle()
             if self.outgoing:
                 self._mark = self._encrypted.pending
                 self._tls.write(self.outgoing)
                 self.outgoing, self._mark = b"", None
             # Also what OpenSSL itself has to say, such as a change of keys.
-            self._records.extend(map(self._encrypted.read, (-1,)))
             records = self._records
+            records.extend(map(self._take_encrypted, _ALL))
             data = records[0] if len(records) == 1 else b"".join(records)
             wire.outgoing, self._records = data, []
         return wire.flush_now()
@@ -129,11 +134,11 @@ class TLSTransport:
     def _settle(self) -> None:
         """Find out whether an encryption that a signal handler interrupted has taken place."""
         # Requires holding _lock.
-        if self._mark is not None:
-            if self._encrypted.pending > self._mark:
-                self.outgoing, self._mark = b"", None
-            else:
-                self._mark = None
+        assert self._mark is not None
+        if self._encrypted.pending > self._mark:
+            self.outgoing, self._mark = b"", None
+        else:
+            self._mark = None
 
     # --- the wire's -------------------------------------------------------------------------------------
 
