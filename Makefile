@@ -13,7 +13,7 @@ PYTHONS ?= 3.10 3.11 3.12 3.13
 SERVERS ?= 2.10.26 2.12.8 2.15.1
 SPARKS ?= 4.0.4 4.1.4 4.2.1 4.3.0
 
-.PHONY: demo test lint test-all test-servers test-spark-matrix soak bench bench-spark clean
+.PHONY: demo test test-portable lint test-all test-servers test-spark-matrix soak bench compare bench-spark clean
 
 $(STAMP): setup.cfg pyproject.toml
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10) and "Python 3.10 or later is needed: make PYTHON=python3.11 …")'
@@ -31,6 +31,10 @@ test: $(STAMP)
 	$(PYTEST) -q -n 2 --dist loadfile $(LAYERS)
 	$(PYTEST) -q tests $(LAYERS:%=--ignore=%) --ignore=tests/spark
 	$(PYTEST) -q tests/spark
+
+# The layers that provoke no faults once more, with the fallbacks for platforms that lack what Linux has.
+test-portable: $(STAMP)
+	JETSTREAM_SYNC_PLATFORM=portable $(PYTEST) -q -n 2 --dist loadfile $(LAYERS)
 
 lint: $(STAMP)
 	$(BIN)/ruff check .
@@ -56,6 +60,12 @@ soak: $(STAMP)
 bench: $(STAMP)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check nats-py==2.16.0
 	$(BIN)/python -m benchmarks
+
+# Speed against another revision: make compare BASE=main [ROUNDS=30 | QUICK=1] [ONLY=push,messages*] [JSON=path]
+compare: $(STAMP)
+	$(if $(BASE),,$(error BASE=<revision> must say what to compare with))
+	$(BIN)/python -m benchmarks.compare '$(BASE)' $(if $(ROUNDS),--rounds $(ROUNDS)) $(if $(QUICK),--quick) \
+		$(if $(ONLY),--only '$(ONLY)') $(if $(JSON),--json '$(JSON)')
 
 bench-spark: $(STAMP)
 	$(BIN)/python -m benchmarks.spark_rates

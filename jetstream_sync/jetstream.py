@@ -17,13 +17,12 @@ from .api.info import AccountInfo, PubAck, StreamInfo
 from .api.publish import Publisher, publish_block
 from .api.publish_async import DEFAULT_MAX_PENDING, AsyncPublisher
 from .api.stream_api import StreamApi
+from .consumers.binding import SubscribeRequest, subscribe
 from .consumers.consumer import Consumer
 from .consumers.ordered import OrderedConsumer
 from .consumers.pull_subscription import PullSubscription, subscribe_pull
 from .consumers.push import Callback, PendingLimits, PushSubscription
-from .consumers.push_workflow import SubscribeRequest
-from .consumers.subscribe import subscribe
-from .net.connection import Connection
+from .net.connection import Connection, link_of
 from .net.subscription import DEFAULT_PENDING_BYTES, DEFAULT_PENDING_MSGS
 from .protocol.subjects import publish_subject
 from .stream import ConsumerFields, ConsumerManager, Stream
@@ -50,12 +49,13 @@ class JetStream:
         timeout: Duration = 5.0,
         publish_async_max_pending: int = DEFAULT_MAX_PENDING,
     ) -> None:
-        self._client = ApiClient(nc, domain=domain, prefix=prefix, timeout=timeout)
+        link = link_of(nc)
+        self._client = ApiClient(link, domain=domain, prefix=prefix, timeout=timeout)
         self._streams = StreamApi(self._client)
         self._consumer_api = ConsumerApi(self._client)
         self._consumers = ConsumerManager(self._client)
-        self._publisher = Publisher(nc, self._client.timeout)
-        self._async_publisher = AsyncPublisher(nc, self._client.timeout, publish_async_max_pending)
+        self._publisher = Publisher(link, self._client.timeout)
+        self._async_publisher = AsyncPublisher(link, self._client.timeout, publish_async_max_pending)
         # When the context is garbage collected, the thread and the inbox of its publisher must end.
         weakref.finalize(self, self._async_publisher.retire).atexit = False
 
@@ -157,7 +157,7 @@ class JetStream:
     @property
     def publish_async_pending(self) -> int:
         """How many asynchronous publishes wait for their acknowledgement."""
-        return self._async_publisher.pending
+        return len(self._async_publisher.pending)
 
     def publish_async_wait(self, timeout: Duration | None = None) -> None:
         """Block until every asynchronous publish is acknowledged or has failed.
@@ -186,7 +186,7 @@ class JetStream:
         a `with` block. With an iterable of (subject, payload[, headers]), publishes them and returns the
         acknowledgement of the last. PublishBatch says what blocks and what is raised.
         """
-        batch = PublishBatch(self._client.nc, self._client.timeout if timeout is None else timeout)
+        batch = PublishBatch(self._client.link, self._client.timeout if timeout is None else timeout)
         return batch if messages is None else publish_all(batch, messages)
 
     # --- streams --------------------------------------------------------------------------------------
@@ -348,5 +348,5 @@ class JetStream:
 
 
 def client_of(js: JetStream) -> ApiClient:
-    """The API client of a context, for modules of this library that build on JetStream."""
+    """The API client of a context, for what is built on it."""
     return js._client

@@ -40,7 +40,7 @@ def no_leaks_since(before: set[threading.Thread]) -> bool:
 
 @pytest.fixture(autouse=True)
 def no_leaked_threads() -> Iterator[None]:
-    """Fail a test that leaves a `js-` thread or a detached job running."""
+    """Fail the test that leaves a `js-` thread or a detached job behind."""
     before = library_threads()
     yield
     eventually(lambda: no_leaks_since(before), timeout=3.0, message="no js- thread is left over")

@@ -9,7 +9,8 @@ from typing import Any
 
 from .._deadline import seconds
 from ..errors import JetStreamError, JetStreamNotEnabledError, api_error
-from ..net.connection import Connection, is_no_responders
+from ..net.link import Link
+from ..protocol.headers import is_no_responders
 from ..protocol.parser import RawMessage
 from ..protocol.subjects import api_prefix, publish_subject, subscribe_subject, valid_name
 from .kinds import bad_answer
@@ -22,12 +23,12 @@ _NOT_ENABLED = 10076  # the err_code of a server without JetStream
 class ApiClient:
     """Sends requests to one JetStream: a connection, an API prefix and a default timeout. Thread-safe."""
 
-    def __init__(self, nc: Connection, *, domain: str | None, prefix: str, timeout: float | timedelta) -> None:
+    def __init__(self, link: Link, *, domain: str | None, prefix: str, timeout: float | timedelta) -> None:
         if domain is not None:
             if prefix != DEFAULT_PREFIX:
                 raise ValueError("give domain or prefix, not both: a domain is the prefix $JS.<domain>.API")
             prefix = f"$JS.{valid_name('domain', domain)}.API"
-        self.nc = nc
+        self.link = link
         self.prefix = api_prefix(prefix)
         self.timeout = seconds(timeout) or 0.0
         if not self.timeout:
@@ -56,7 +57,7 @@ class ApiClient:
         """Send an API request and return its raw reply, which may be an error. Blocks like request()."""
         payload = b"" if body is None else json.dumps(body, separators=(",", ":")).encode()
         limit = self.timeout if timeout is None else timeout
-        return self.nc._request_raw(_request_subject(subject), payload, limit)
+        return self.link.request(_request_subject(subject), payload, seconds(limit))
 
     def pages(self, *tokens: str, key: str, body: Mapping[str, Any] | None = None) -> Iterator[Any]:
         """All items of a paged list. The iterator requests a page when the page before it is used up."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import concurrent.futures
-import os
 import time
 from _thread import allocate_lock
 from collections.abc import Callable
@@ -11,6 +10,7 @@ from concurrent.futures import Future
 from threading import Condition
 from typing import TYPE_CHECKING, Any
 
+from .._platform import on_fork
 from ..errors import NatsError
 from ..protocol.parser import RawMessage
 from .info import PubAck
@@ -199,4 +199,4 @@ def _after_fork_in_child() -> None:
     _making_condition = allocate_lock()
 
 
-os.register_at_fork(after_in_child=_after_fork_in_child)
+on_fork(_after_fork_in_child)

@@ -10,13 +10,12 @@ from ..api.client import ApiClient
 from ..api.consumer_api import ConsumerApi
 from ..api.info import ConsumerInfo
 from ..api.message import JetStreamMessage
-from .consume import Callback, ConsumeContext
-from .fetch import MessageBatch
-from .message_stream import MessageStream
-from .pull_request import DEFAULT_MAX_MESSAGES, ConsumeOptions, FetchOptions, Priority
-from .pull_session import PullSession
-from .single_pull import SinglePull
-from .target import PullTarget
+from .consume import Callback, ConsumeContext, start_consume
+from .fetch import MessageBatch, fetch, next_message
+from .messages import MessageStream, start_messages
+from .pull import PullTarget
+from .pull_options import DEFAULT_MAX_MESSAGES, ConsumeOptions, FetchOptions, Priority
+from .refill import Refill
 
 Duration = float | timedelta
 ErrorCallback = Callable[[Exception], Any]
@@ -80,7 +79,7 @@ class Consumer:
             idle_heartbeat=idle_heartbeat,
             priority=Priority.make(group, min_pending, min_ack_pending, priority),
         )
-        return MessageBatch(self._target, options)
+        return fetch(self._target, options)
 
     def fetch_nowait(
         self,
@@ -95,7 +94,7 @@ class Consumer:
         """Like fetch(), but only what is there now."""
         chosen = Priority.make(group, min_pending, min_ack_pending, priority)
         options = FetchOptions.make(max_messages, max_bytes=max_bytes, no_wait=True, priority=chosen)
-        return MessageBatch(self._target, options)
+        return fetch(self._target, options)
 
     def next(
         self,
@@ -110,9 +109,7 @@ class Consumer:
         """One message, or None when none came within `expires`. Raises like fetch()."""
         chosen = Priority.make(group, min_pending, min_ack_pending, priority)
         options = FetchOptions.make(1, expires=expires, idle_heartbeat=idle_heartbeat, priority=chosen)
-        if options.heartbeat_ns or group is not None:
-            return MessageBatch(self._target, options).take_one()
-        return SinglePull(self._target).take(options)
+        return next_message(self._target, options)
 
     def messages(
         self,
@@ -143,7 +140,7 @@ class Consumer:
             threshold_bytes=threshold_bytes,
             priority=Priority.make(group, min_pending, min_ack_pending, priority),
         )
-        return MessageStream(self._session(options, check_on_reconnect, on_error))
+        return start_messages(self._refill(options, check_on_reconnect, on_error))
 
     def consume(
         self,
@@ -183,17 +180,14 @@ class Consumer:
             threshold_bytes=threshold_bytes,
             priority=Priority.make(group, min_pending, min_ack_pending, priority),
         )
-        session = self._session(options, check_on_reconnect, on_error)
-        return ConsumeContext(session, callback, max_workers=max_workers, auto_progress=auto_progress)
+        refill = self._refill(options, check_on_reconnect, on_error)
+        return start_consume(refill, callback, max_workers=max_workers, auto_progress=auto_progress)
 
-    def _session(
-        self, options: ConsumeOptions, check_on_reconnect: bool, on_error: ErrorCallback | None
-    ) -> PullSession:
+    def _refill(self, options: ConsumeOptions, check_on_reconnect: bool, on_error: ErrorCallback | None) -> Refill:
         if on_error is not None and not callable(on_error):
             raise TypeError("on_error must be callable")
-        return PullSession(
-            self._target, options, check=self.get_info if check_on_reconnect else None, on_error=on_error
-        )
+        check = self.get_info if check_on_reconnect else None
+        return Refill(self._target, options, check=check, on_error=on_error)
 
     def __repr__(self) -> str:
         return f"<Consumer {self.name!r} of stream {self.stream_name!r}>"

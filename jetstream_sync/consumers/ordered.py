@@ -13,18 +13,27 @@ from ..api.consumer_api import ConsumerApi
 from ..api.fields import fields_of
 from ..api.info import ConsumerInfo
 from ..api.message import JetStreamMessage
-from ..errors import ConsumerConfigError, ConsumerNotFoundError
+from ..errors import (
+    BadRequestError,
+    ConnectionClosedError,
+    ConsumerConfigError,
+    ConsumerNotFoundError,
+    ForkError,
+    PermissionsError,
+    StreamNotFoundError,
+)
 from ..protocol.subjects import valid_name
-from .consume import Callback, ConsumeContext
+from .chain import Chain, ErrorCallback
+from .consume import Callback, ConsumeContext, start_consume
 from .fetch import MessageBatch
-from .message_stream import MessageStream
-from .ordered_cursor import ErrorCallback, OrderedCursor
-from .ordered_fetch import OrderedBatch
-from .ordered_session import OrderedSession
-from .pull_request import DEFAULT_MAX_MESSAGES, ConsumeOptions, FetchOptions
+from .messages import MessageStream
+from .ordered_feed import OrderedFeed, OrderedStream, ordered_fetch, ordered_next
+from .pull_options import DEFAULT_MAX_MESSAGES, ConsumeOptions, FetchOptions
 
 Duration = float | timedelta
 
+# Creating the consumer again would get the same reply.
+DEFINITE = (StreamNotFoundError, BadRequestError, PermissionsError, ConnectionClosedError, ForkError)
 # ADR-17: what makes a consumer an ordered one. The user may say the same, but nothing else.
 FIXED: dict[str, Any] = {
     "ack_policy": AckPolicy.NONE,
@@ -73,29 +82,30 @@ class OrderedConsumer:
         if name_prefix is not None:
             valid_name("name_prefix", name_prefix)
         self._api = ConsumerApi(client)
-        self._cursor = OrderedCursor(
+        self._chain = Chain(
             client,
             valid_name("stream", stream_name),
             ordered_config(fields),
+            definite=DEFINITE,
             name_prefix=name_prefix,
-            max_reset_attempts=_checked_attempts(max_reset_attempts),
+            max_attempts=_checked_attempts(max_reset_attempts),
         )
 
     @property
     def name(self) -> str | None:
         """The present name of the consumer on the server: a new one each time it is replaced, None before the
         first."""
-        info = self._cursor.info
+        info = self._chain.info
         return None if info is None else info.name
 
     @property
     def stream_name(self) -> str:
-        return self._cursor.stream_name
+        return self._chain.stream_name
 
     @property
     def info(self) -> ConsumerInfo | None:
         """What the server said when it created the present consumer; None before the first use."""
-        return self._cursor.info
+        return self._chain.info
 
     def get_info(self) -> ConsumerInfo:
         """Ask the server for the present consumer's state. Raises ConsumerNotFoundError when there is none."""
@@ -105,7 +115,7 @@ class OrderedConsumer:
 
     def delete(self) -> None:
         """Have the consumer deleted on the server; the next use creates another and goes on. Never blocks."""
-        self._cursor.abandon()
+        self._chain.discard()
 
     def fetch(
         self,
@@ -125,16 +135,17 @@ class OrderedConsumer:
         options = FetchOptions.make(
             max_messages, max_bytes=max_bytes, expires=expires, idle_heartbeat=idle_heartbeat
         )
-        return OrderedBatch(self._cursor, options)
+        return ordered_fetch(self._chain, options)
 
     def fetch_nowait(self, max_messages: int | None = None, *, max_bytes: int | None = None) -> MessageBatch:
         """Like fetch(), but only what is there now."""
-        return OrderedBatch(self._cursor, FetchOptions.make(max_messages, max_bytes=max_bytes, no_wait=True))
+        options = FetchOptions.make(max_messages, max_bytes=max_bytes, no_wait=True)
+        return ordered_fetch(self._chain, options)
 
     def next(self, expires: Duration = 5.0, *, idle_heartbeat: Duration | None = None) -> JetStreamMessage | None:
         """One message, or None when none came within `expires`. Raises like fetch()."""
         options = FetchOptions.make(1, expires=expires, idle_heartbeat=idle_heartbeat)
-        return OrderedBatch(self._cursor, options).take_one()
+        return ordered_next(self._chain, options)
 
     def messages(
         self,
@@ -163,7 +174,10 @@ class OrderedConsumer:
             threshold_messages=threshold_messages,
             threshold_bytes=threshold_bytes,
         )
-        return MessageStream(self._session(options, on_error))
+        feed = self._feed(options, on_error, interruptible=True)
+        stream = OrderedStream(feed)  # first: interrupted after the start, it is dropped, which ends the feed
+        feed.start()
+        return stream
 
     def consume(
         self,
@@ -196,12 +210,14 @@ class OrderedConsumer:
             threshold_messages=threshold_messages,
             threshold_bytes=threshold_bytes,
         )
-        return ConsumeContext(self._session(options, on_error), callback)
+        return start_consume(self._feed(options, on_error, interruptible=False), callback)
 
-    def _session(self, options: ConsumeOptions, on_error: ErrorCallback | None) -> OrderedSession:
+    def _feed(
+        self, options: ConsumeOptions, on_error: ErrorCallback | None, *, interruptible: bool
+    ) -> OrderedFeed:
         if on_error is not None and not callable(on_error):
             raise TypeError("on_error must be callable")
-        return OrderedSession(self._cursor, options, on_error=on_error)
+        return OrderedFeed(self._chain, options, on_error=on_error, interruptible=interruptible)
 
     def __repr__(self) -> str:
         return f"<OrderedConsumer {self.name!r} of stream {self.stream_name!r}>"

@@ -40,13 +40,13 @@ from __future__ import annotations
 from collections import deque
 from typing import NamedTuple
 
-from .pull_request import BATCH_FOR_BYTES, ConsumeOptions, client_grace
+from .pull_options import BATCH_FOR_BYTES, ConsumeOptions, client_grace
 from .status import Ends, Kind, Pending, Rule
 
-__all__ = ["Backoff", "Pull", "PullState"]
+__all__ = ["Backoff", "PullAmount", "PullState"]
 
 
-class Pull(NamedTuple):
+class PullAmount(NamedTuple):
     """What the next pull request asks for; max_bytes 0 means no limit."""
 
     batch: int
@@ -127,7 +127,7 @@ class PullState:
 
     # --- events -------------------------------------------------------------------------------------
 
-    def take_pull(self, at: float) -> Pull | None:
+    def take_pull(self, at: float) -> PullAmount | None:
         """The pull to send now, already counted as asked for; None when enough is pending.
 
         `at` is the time before it is sent, on the same clock as the arrival of statuses. If it cannot be sent, the
@@ -140,7 +140,7 @@ class PullState:
         self._pulls.append(_Asked(self._asked, self._asked + room, at, before))
         self._asked += room
         self._set_due()
-        return Pull(BATCH_FOR_BYTES, room) if self._by_bytes else Pull(room, 0)
+        return PullAmount(BATCH_FOR_BYTES, room) if self._by_bytes else PullAmount(room, 0)
 
     def received(self, count: int, size: int) -> None:
         """`count` messages were taken from the mailbox, `size` bytes in all (used with max_bytes only)."""

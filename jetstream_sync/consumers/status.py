@@ -17,12 +17,12 @@ from ..errors import ConsumerDeletedError, ConsumerIsPushError, NatsError, NoRes
 from ..protocol.headers import Status, header_value, status_of
 
 __all__ = [
-    "ConsumeVerdict",
+    "ConsumeAction",
     "Ends",
-    "FetchVerdict",
+    "FetchAction",
     "Kind",
     "Pending",
-    "PushVerdict",
+    "PushAction",
     "Rule",
     "classify",
     "pending_of",
@@ -58,7 +58,7 @@ class Kind(Enum):
     UNKNOWN = "unknown"
 
 
-class FetchVerdict(Enum):
+class FetchAction(Enum):
     """What a fetch, next, or the fetch of a pull subscription does on a status."""
 
     IGNORE = "ignore"  # only shows that the server is alive
@@ -67,7 +67,7 @@ class FetchVerdict(Enum):
     ERROR = "error"  # hand out the messages that came before, then raise the error
 
 
-class ConsumeVerdict(Enum):
+class ConsumeAction(Enum):
     """What a consume or messages does on a status. All but IGNORE and TERMINAL also mean: pull again."""
 
     IGNORE = "ignore"
@@ -78,7 +78,7 @@ class ConsumeVerdict(Enum):
     TERMINAL = "terminal"  # end the consume with the error
 
 
-class PushVerdict(Enum):
+class PushAction(Enum):
     """What a push subscription does on a status."""
 
     HEARTBEAT = "heartbeat"
@@ -105,10 +105,10 @@ class Rule(NamedTuple):
     """A row of the table: what a status means for each way of consuming."""
 
     kind: Kind
-    fetch: FetchVerdict
-    consume: ConsumeVerdict
-    push: PushVerdict
-    pull_subscription: FetchVerdict
+    fetch: FetchAction
+    consume: ConsumeAction
+    push: PushAction
+    pull_subscription: FetchAction
     ends: Ends
     backs_off: bool = False  # a consume waits before it pulls again, so that it never becomes a busy loop
     drops_pin: bool = False  # the pin id that the client has stored is no longer valid
@@ -122,7 +122,7 @@ class Pending(NamedTuple):
     bytes: int | None
 
 
-_F, _C, _P = FetchVerdict, ConsumeVerdict, PushVerdict
+_F, _C, _P = FetchAction, ConsumeAction, PushAction
 
 _HEARTBEAT = Rule(Kind.HEARTBEAT, _F.IGNORE, _C.IGNORE, _P.HEARTBEAT, _F.IGNORE, Ends.NONE)
 _BAD_REQUEST = Rule(Kind.BAD_REQUEST, _F.ERROR, _C.ERROR, _P.RAISE, _F.ERROR, Ends.NEWEST, backs_off=True)

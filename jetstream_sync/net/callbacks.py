@@ -1,7 +1,7 @@
-"""`js-callbacks`: the thread on which the callbacks of a connection run.
+"""The thread on which a connection's user callbacks run.
 
-The first event with a callback starts it. It owns its mailbox, and blocks there and in user code. It ends when the
-mailbox is closed (after `closed_cb`, the last event) and empty.
+js-callbacks is started by the first event that has a callback, and owns nothing but its mailbox. It blocks in the
+mailbox and in user code. It ends when the mailbox is closed (after `closed_cb`, the last event) and empty.
 """
 
 from __future__ import annotations
@@ -19,27 +19,34 @@ log = logging.getLogger("jetstream_sync")
 
 
 class CallbackRunner:
-    """Runs callbacks one at a time, in the order of their events. Thread-safe."""
+    """Runs callbacks one after the other, in the order of their events. Thread-safe."""
 
     def __init__(self) -> None:
         self._mailbox: Mailbox[tuple[Callable[[Any], Any], Any]] = Mailbox()
-        self._lock = allocate_lock()
+        self._starting = allocate_lock()  # serves the start of the thread alone
         self._thread: threading.Thread | None = None
 
-    def submit(self, callback: Callable[[Any], Any] | None, argument: Any) -> None:
-        """Have `callback(argument)` run on the thread; a callback of None is ignored."""
-        if callback is None or not self._mailbox.put((callback, argument)):
-            return
-        with self._lock:
-            if self._thread is not None:
-                return
-            try:
-                self._thread = spawn("callbacks", self._run)
-            except RuntimeError:
-                pass  # the interpreter is shutting down and starts no more threads: the callback is not called
+    def put(self, callback: Callable[[Any], Any] | None, argument: Any) -> None:
+        """Queue `callback(argument)`; a callback of None is none. start() follows, when no lock is held."""
+        if callback is not None:
+            self._mailbox.put((callback, argument))
+
+    def start(self) -> None:
+        """Have a thread run what is queued."""
+        if not self.started and len(self._mailbox):
+            with self._starting:
+                if not self.started:
+                    try:
+                        self._thread = spawn("callbacks", self._run)
+                    except RuntimeError:
+                        pass  # the interpreter is shutting down: no callback runs any more
+
+    @property
+    def started(self) -> bool:
+        return self._thread is not None
 
     def close(self) -> None:
-        """Accept no further callbacks. Those submitted before still run."""
+        """No further callbacks; those queued still run."""
         self._mailbox.close(ConnectionClosedError())
 
     def join(self, timeout: float) -> None:
@@ -53,5 +60,5 @@ class CallbackRunner:
                 return
             try:
                 callback(argument)
-            except BaseException:  # user code may raise anything, and must not end this thread
+            except BaseException:  # user code may raise anything; it must not end this thread
                 log.exception("a callback raised")

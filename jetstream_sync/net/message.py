@@ -6,11 +6,11 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from ..errors import NatsError
-from ..protocol.headers import Headers
+from ..protocol.headers import Headers, encode_headers
 from ..protocol.parser import RawMessage
 
 if TYPE_CHECKING:
-    from .connection import Connection
+    from .link import Link
 
 
 class Message:
@@ -19,11 +19,11 @@ class Message:
     A message can be pickled, without its connection: after unpickling it can be read, but respond() raises.
     """
 
-    __slots__ = ("_headers", "_nc", "_raw")
+    __slots__ = ("_headers", "_link", "_raw")
 
-    def __init__(self, raw: RawMessage, nc: Connection | None = None) -> None:
+    def __init__(self, raw: RawMessage, link: Link | None = None) -> None:
         self._raw = raw
-        self._nc = nc
+        self._link = link
 
     @property
     def subject(self) -> str:
@@ -70,9 +70,9 @@ class Message:
         reply = self._raw[1]
         if reply is None:
             raise NatsError("this message has no reply subject: it was not a request")
-        if self._nc is None:
+        if self._link is None:
             raise NatsError("this message was unpickled: it has no connection to answer on")
-        self._nc._publish_raw(reply, payload, headers=headers)
+        self._link.publish(reply, payload, None, encode_headers(headers) if headers else None)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return (type(self), (self._raw,))

@@ -66,6 +66,12 @@ class Options(NamedTuple):
     callbacks: Callbacks = Callbacks()
 
 
+def drain_timeout(options: Options, timeout: Duration | None) -> float:
+    """How long a drain may take: as asked for, else as connect() was told."""
+    chosen = seconds(timeout)
+    return options.drain_timeout if chosen is None else chosen
+
+
 def server_list(servers: str | Iterable[str] | None) -> tuple[ServerAddress, ...]:
     """The addresses of `servers`; by default of the environment variable NATS_URL, else of the local server.
 

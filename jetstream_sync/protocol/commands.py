@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-__all__ = ["PING", "PONG", "connect", "publish", "subscribe", "unsubscribe"]
+__all__ = ["PING", "PONG", "connect", "payload_bytes", "publish", "subscribe", "unsubscribe"]
 
 Payload = bytes | bytearray | memoryview
 
@@ -35,6 +35,16 @@ def publish(subject: bytes, payload: Payload, reply: bytes | None = None, header
     if reply is None:
         return b"HPUB %b %d %d\r\n%b%b\r\n" % (subject, header_size, size, headers, payload)
     return b"HPUB %b %b %d %d\r\n%b%b\r\n" % (subject, reply, header_size, size, headers, payload)
+
+
+def payload_bytes(payload: Any) -> bytes:
+    """A payload that is bytes-like, as bytes. Raises TypeError for anything else."""
+    if isinstance(payload, str):
+        raise TypeError("payload must be bytes, not str: encode it first, for example text.encode()")
+    try:
+        return bytes(memoryview(payload))
+    except TypeError:
+        raise TypeError(f"payload must be bytes-like, not {type(payload).__name__}") from None
 
 
 def subscribe(subject: bytes, sid: bytes, queue: bytes | None = None) -> bytes:

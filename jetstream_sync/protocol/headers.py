@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from ..errors import BadHeaderError
 
-__all__ = ["HeaderSource", "Headers", "Status", "encode_headers", "header_value", "status_of"]
+__all__ = ["HeaderSource", "Headers", "Status", "encode_headers", "header_value", "is_no_responders", "status_of"]
 
 VERSION_LINE = b"NATS/1.0\r\n"
 
@@ -218,3 +218,9 @@ def header_value(block: bytes, name: bytes) -> bytes | None:
     start = found + len(key)
     end = block.find(b"\r\n", start)
     return block[start : end if end >= 0 else len(block)].strip(b" \t")
+
+
+def is_no_responders(block: bytes | None) -> bool:
+    """Whether a reply's header block is the server's own "503 No Responders"."""
+    status = status_of(block)
+    return status is not None and status.code == 503

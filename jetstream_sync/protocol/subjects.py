@@ -14,6 +14,7 @@ import re
 import weakref
 from typing import ClassVar
 
+from .._platform import on_fork
 from ..errors import BadSubjectError
 
 __all__ = [
@@ -202,8 +203,7 @@ def _base62(number: int, length: int) -> str:
     return "".join(reversed(pairs))
 
 
-if hasattr(os, "register_at_fork"):  # there is no fork on Windows
-    os.register_at_fork(after_in_child=Nuid._seed_all)
+on_fork(Nuid._seed_all)
 
 _nuid = Nuid()
 next_nuid = _nuid.next

@@ -30,8 +30,8 @@ from ..errors import (
     PermissionsError,
     TimeoutError,
 )
-from ..net.connection import Connection
-from ..net.outbox import Ephemeral
+from ..net.link import Link
+from ..net.receiver import Receiver
 from ..protocol.parser import RawMessage
 
 # Frames are sent in runs of this many bytes: one send instead of hundreds.
@@ -82,14 +82,12 @@ class Frames:
             start = end
 
 
-class BulkPublisher:
+class BulkPublisher(Receiver):
     """Publishes for one thread. close() leaves the connection open."""
 
-    queue: str | None = None
-
-    def __init__(self, nc: Connection, timeout: float, window: int) -> None:
+    def __init__(self, link: Link, timeout: float, window: int) -> None:
         """`window` limits the unacknowledged messages; `timeout` is the longest wait for the next ack."""
-        self._nc = nc
+        self._link = link
         self._timeout = timeout
         self._window = window
         self._pending: set[bytes] = set()
@@ -104,13 +102,10 @@ class BulkPublisher:
         self._refused: NatsError | None = None
         self._failed: NatsError | None = None
         self._woken = Event()
-        inbox = nc.new_inbox()
+        inbox = link.new_inbox()
         self.reply_prefix = f"{inbox}.".encode()
-        self.sid = b""
-        self.subject = f"{inbox}.*"
-        self.wire_subject = self.subject.encode()
-        nc._add_listener(self)
-        nc._open_inlet(self._with_sid)
+        self.wire_subject = f"{inbox}.*".encode()
+        link.open(self)
 
     # --- caller -------------------------------------------------------------------------------------
 
@@ -133,12 +128,11 @@ class BulkPublisher:
         self._wait(0, 0)
 
     def close(self) -> None:
-        self._nc._remove_listener(self)
-        self._nc._close_inlet(self)
+        self._link.close(self)
 
     def _send(self, frames: bytes | memoryview) -> None:
         try:
-            self._nc._outbox.publish(Ephemeral(frames), 0)
+            self._link.outbox.publish(bytes(frames), 0, keep=False)
         except OutboundBufferLimitError:
             self._again_at = time.monotonic() + PAUSE  # disconnected for long: everything is sent again later
 
@@ -211,10 +205,6 @@ class BulkPublisher:
 
     # --- reader thread ------------------------------------------------------------------------------
 
-    def _with_sid(self, sid: bytes) -> BulkPublisher:
-        self.sid = sid
-        return self
-
     def deliver(self, messages: list[RawMessage], size: int) -> None:
         if self._are_plain(messages):
             start = len(self.reply_prefix)
@@ -232,24 +222,21 @@ class BulkPublisher:
             return False
         return bodies.count(b'"seq"') == len(messages)
 
-    def remaining(self) -> int:
-        """The subscription has no limit."""
-        return 0
+    def denied(self, error: PermissionsError) -> None:
+        """The inbox was denied: no acknowledgement can reach us."""
+        self._fail(error)
 
-    def fail(self, error: NatsError) -> None:
-        """The server denied the inbox: no ack can arrive."""
-        self._failed = error
-        self._woken.set()
+    def publish_denied(self, subject: bytes, error: PermissionsError) -> None:
+        self._fail(error)
 
-    def on_disconnect(self) -> None:
-        """Nothing to do: on_reconnect has all pending messages sent again."""
-
-    def on_reconnect(self) -> None:
+    def reconnected(self) -> None:
+        """What was on its way at the disconnect may be lost: the caller sends it again."""
         self._again_at = time.monotonic()
         self._woken.set()
 
-    def on_closed(self, error: NatsError) -> None:
-        self.fail(error)
+    def closed(self, error: NatsError) -> None:
+        self._fail(error)
 
-    def on_publish_denied(self, subject: bytes, error: PermissionsError) -> None:
-        self.fail(error)
+    def _fail(self, error: NatsError) -> None:
+        self._failed = error
+        self._woken.set()

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import logging
 
-from ..jetstream import JetStream
+from ..api.stream_api import StreamApi
+from ..jetstream import JetStream, client_of
 from .options import WriteOptions
 
 log = logging.getLogger("jetstream_sync.spark")
@@ -26,7 +27,7 @@ def stream_of(js: JetStream, options: WriteOptions) -> str | None:
 
 def check_stream(js: JetStream, options: WriteOptions, stream: str) -> None:
     """Raise ValueError for a stream that does not support the options; warn if it may forget ids too early."""
-    config = js.get_stream(stream).info.config
+    config = StreamApi(client_of(js)).info(stream).config
     if options.exactly_once:
         if not config.allow_atomic:
             raise ValueError(f"option 'exactlyOnce' needs a stream with allow_atomic; {stream!r} does not have it")

@@ -18,7 +18,7 @@ from ..api.info import StreamInfo
 from ..consumers.consumer import Consumer
 from ..errors import ConnectionLostError, MessageNotFoundError, NatsError, api_error
 from ..jetstream import JetStream, client_of
-from ..net.connection import Connection
+from ..net.link import Link
 from ..net.message import Message
 from ..protocol.headers import header_value, status_of
 from ..protocol.parser import RawMessage
@@ -186,11 +186,11 @@ class DirectFetcher:
 
     def __init__(self, js: JetStream, info: StreamInfo, subjects: tuple[str, ...]) -> None:
         self._client = client_of(js)
-        self._nc: Connection = self._client.nc
+        self._nc = self._client.link.connection
         self._stream = info.config.name
         self._subjects = subjects
         self._next_by_subject = subjects[0] if len(subjects) == 1 else ">"
-        self._batched = bool(info.config.allow_direct) and _version(self._nc) >= DIRECT_BATCH_SINCE
+        self._batched = bool(info.config.allow_direct) and _version(self._client.link) >= DIRECT_BATCH_SINCE
 
     def stored_between(self, start: int, end: int) -> int:
         """Not known: the stream removes messages whenever other consumers have acknowledged them."""
@@ -297,6 +297,6 @@ def _seconds_since_1970(moment: str) -> int:
     return int((datetime.fromisoformat(moment).replace(tzinfo=timezone.utc) - _EPOCH).total_seconds())
 
 
-def _version(nc: Connection) -> tuple[int, ...]:
-    numbers = str(nc.server_info.get("version", "")).split("-")[0].split(".")[:2]
+def _version(link: Link) -> tuple[int, ...]:
+    numbers = str(link.server_info.get("version", "")).split("-")[0].split(".")[:2]
     return tuple(int(number) for number in numbers if number.isdigit())

@@ -9,8 +9,8 @@ from typing import TypeVar
 from ..api.info import StreamInfo
 from .offsets import EARLIEST, LATEST, Position
 from .options import ReadOptions
-from .range_reader import NO_PROGRESS_SECONDS, PASSING, StreamView, first_sequence, report_loss
 from .ranges import SequenceRange
+from .stream_view import NO_PROGRESS_SECONDS, PASSING, StreamView, first_sequence, report_loss
 
 T = TypeVar("T")
 

@@ -10,9 +10,10 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 from .offsets import EARLIEST, LATEST
 from .options import ReadOptions
 from .planning import sequence_at, without_lost
-from .range_reader import StreamView, created_of, read_range
+from .range_reader import read_range
 from .ranges import SequenceRange, split
 from .shared import jetstream_of, open_connection
+from .stream_view import StreamView, created_of
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -8,6 +8,7 @@ import threading
 import time
 from typing import Any
 
+from .._platform import on_fork
 from ..api.client import DEFAULT_PREFIX
 from ..errors import NoServersError
 from ..jetstream import JetStream
@@ -94,4 +95,4 @@ def _after_fork_in_child() -> None:
     _shared.clear()
 
 
-os.register_at_fork(after_in_child=_after_fork_in_child)
+on_fork(_after_fork_in_child)

@@ -7,6 +7,7 @@ from typing import Protocol
 
 import pyarrow as pa
 
+from ..api.batch import PublishBatch, add_encoded
 from ..api.stream_api import StreamApi
 from ..errors import (
     APIError,
@@ -56,17 +57,17 @@ class IdempotentSink:
     """Stores rows by pipelined publishes. Every message has an id, so one that is sent twice is stored once."""
 
     def __init__(self, js: JetStream, options: WriteOptions, identity: TaskIdentity) -> None:
-        nc = client_of(js).nc
+        link = client_of(js).link
         self._js = js
         self._options = options
         # The driver checks the stream if the options name it. If not, the first task does, when an ack names it.
         self._checks_late = options.stream is None and options.subject is None and identity.partition == 0
-        self._publisher = BulkPublisher(nc, options.publish_timeout, options.max_pending)
+        self._publisher = BulkPublisher(link, options.publish_timeout, options.max_pending)
         self._encoder = FrameEncoder(
             RowEncoder(options.subject, options.stream),
             id_prefix=identity.id_prefix.encode(),
             reply_prefix=self._publisher.reply_prefix,
-            max_payload=nc.max_payload,
+            max_payload=link.max_payload,
         )
 
     def write(self, batch: pa.RecordBatch) -> None:
@@ -94,7 +95,6 @@ class AtomicSink:
     def __init__(self, js: JetStream, options: WriteOptions, identity: TaskIdentity) -> None:
         assert options.marker_subject is not None
         self._js = js
-        self._streams = StreamApi(client_of(js))
         self._timeout = options.publish_timeout
         self._epoch = identity.epoch or 0
         self._task = next_nuid()
@@ -146,9 +146,9 @@ class AtomicSink:
         self._chunk_bytes = 0
 
     def _send(self, marker: Marker) -> int:
-        batch = self._js.publish_batch()
+        batch = PublishBatch(client_of(self._js).link, client_of(self._js).timeout)
         for subject, payload, block, msg_id in self._chunk:
-            batch._add(subject, payload, block if msg_id is None else with_id(block, msg_id)[:-2])
+            add_encoded(batch, subject, payload, block if msg_id is None else with_id(block, msg_id)[:-2])
         batch.add(self._marker_subject, marker.to_bytes(), expected_last_subject_seq=self._marker_seq)
         return batch.commit().seq
 
@@ -164,7 +164,7 @@ class AtomicSink:
 
     def _last_marker(self) -> tuple[Marker | None, int]:
         try:
-            message = self._streams.get_message(
+            message = StreamApi(client_of(self._js)).get_message(
                 self._stream, direct=False, seq=None, last_by_subject=self._marker_subject, next_by_subject=None
             )
         except MessageNotFoundError:

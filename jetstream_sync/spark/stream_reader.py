@@ -19,10 +19,10 @@ from ..net.connection import Connection
 from .offsets import LATEST, Offset, capped, first_to_read
 from .options import ReadOptions
 from .planning import patiently, sequence_at, without_lost
-from .range_reader import StreamView, created_of, first_sequence, report_loss
 from .ranges import SequenceRange
 from .reader import RangePartition, partitions_of, read_partition
 from .shared import jetstream_of, open_connection
+from .stream_view import StreamView, created_of, first_sequence, report_loss
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -21,6 +21,7 @@ from jetstream_sync.errors import (
     TimeoutError,
 )
 from jetstream_sync.testing import FaultProxy, LocalServer
+from tests.support.consuming import buffered, refill_of
 from tests.support.eventually import eventually
 from tests.support.observer import Observer, fill, stream_and_consumer, waiting_pulls
 
@@ -153,7 +154,7 @@ def test_buffered_messages_survive_a_reconnect(server: LocalServer) -> None:
     with FaultProxy(server) as proxy, jetstream_sync.connect(proxy.url) as nc, Observer(server.url) as observer:
         consumer = stream_and_consumer(nc.jetstream(), 6, ack_wait=60)
         with consumer.messages(max_messages=20, threshold_messages=19) as messages:
-            eventually(lambda: len(messages._session.backlog) == 6)
+            eventually(lambda: buffered(messages) == 6)
             proxy.cut()
             eventually(lambda: nc.stats.reconnects == 1)
             observer.wait_for_pulls(2)
@@ -223,7 +224,7 @@ def test_changed_while_disconnected_concludes(
                 owner.next(5)
             else:
                 owner.wait(5)
-        assert owner._session.ended is not None
+        assert refill_of(owner).ended is not None
 
 
 def test_deleted_while_disconnected_without_the_check_goes_on(server: LocalServer) -> None:
@@ -297,8 +298,8 @@ def test_stop_and_drain_while_disconnected_return_at_once(server: LocalServer) -
     with jetstream_sync.connect(server.url) as nc:
         consumer = stream_and_consumer(nc.jetstream(), 3)
         stopped, drained = consumer.messages(max_messages=2), consumer.messages(max_messages=1)
-        eventually(lambda: len(stopped._session.backlog) + len(drained._session.backlog) == 3)
-        count = len(drained._session.backlog)
+        eventually(lambda: buffered(stopped) + buffered(drained) == 3)
+        count = buffered(drained)
         server.kill()
         eventually(lambda: not nc.is_connected)
         start = time.monotonic()
@@ -325,7 +326,7 @@ def test_restarts_under_a_slow_reader_keep_the_buffer(server: LocalServer) -> No
                 proxy.cut()
                 eventually(lambda round_=round_: nc.stats.reconnects == round_ + 1, 10.0)
                 # The server may still serve the pull of the connection before: its inbox is the same.
-                assert len(messages._session.backlog) <= 45
+                assert buffered(messages) <= 45
             while len(seen) < 200:
                 message = messages.next(5)
                 seen.add(message.data)

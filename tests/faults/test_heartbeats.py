@@ -12,6 +12,7 @@ import jetstream_sync
 from jetstream_sync import Connection
 from jetstream_sync.errors import MissedHeartbeatError
 from jetstream_sync.testing import FaultProxy, LocalServer
+from tests.support.consuming import pull_of
 from tests.support.eventually import eventually
 from tests.support.observer import Observer, stream_and_consumer, waiting_pulls
 from tests.support.watchdog import InThread
@@ -59,12 +60,12 @@ def test_stopped_server_raises_the_alarm_in_time_and_again(server: LocalServer, 
     )
     messages = consumers[1].messages(expires=4, idle_heartbeat=1, on_error=alarms[1])
     taker = InThread(lambda: got[1].extend(message.data for message in messages))
-    inlets = [context._session.inlet, messages._session.inlet]
-    started = [inlet.last_arrival for inlet in inlets]
-    for inlet, first in zip(inlets, started, strict=True):
-        eventually(lambda inlet=inlet, first=first: inlet.last_arrival > first, 3.0, "a heartbeat came")
+    pulls = [pull_of(context), pull_of(messages)]
+    started = [pull.last_arrival for pull in pulls]
+    for pull, first in zip(pulls, started, strict=True):
+        eventually(lambda pull=pull, first=first: pull.last_arrival > first, 3.0, "a heartbeat came")
     server.pause()
-    silent_since = [inlet.last_arrival for inlet in inlets]
+    silent_since = [pull.last_arrival for pull in pulls]
     eventually(lambda: all(len(one.at) == 2 for one in alarms), 6.0, "two alarms each")
     for one, since in zip(alarms, silent_since, strict=True):
         assert 2.0 <= one.at[0] - since <= 2.5
@@ -72,7 +73,7 @@ def test_stopped_server_raises_the_alarm_in_time_and_again(server: LocalServer, 
         assert all(isinstance(error, MissedHeartbeatError) for error in one.errors)
     server.resume()
     js.publish("s.x", b"awake", timeout=5)
-    eventually(lambda: got[0] == [b"awake"] and inlets[1].arrived == 1, 3.0)
+    eventually(lambda: got[0] == [b"awake"] and pulls[1].arrived == 1, 3.0)
     assert not context.closed
     assert not messages.closed
     context.stop()
@@ -166,9 +167,9 @@ def test_alarm_after_the_only_pull_expired_unseen(server: LocalServer, nc: Conne
         server.pause()
         eventually(lambda: len(alarms.errors) >= 2, 5.0)
         server.resume()
-        inlet = context._session.inlet
-        frozen = inlet.last_arrival
-        eventually(lambda: inlet.last_arrival > frozen, 3.0)
+        pull = pull_of(context)
+        frozen = pull.last_arrival
+        eventually(lambda: pull.last_arrival > frozen, 3.0)
         # The pulls that piled up while it was frozen expire; after that it is one, or two when they overlap.
         end = time.monotonic() + 1.5
         eventually(lambda: time.monotonic() > end, 3.0)

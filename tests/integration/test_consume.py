@@ -15,7 +15,9 @@ import pytest
 
 from jetstream_sync import Connection, JetStream, JetStreamMessage, connect
 from jetstream_sync.errors import ConnectionClosedError, ConsumerDeletedError, MissedHeartbeatError, NatsError
+from jetstream_sync.net.connection import link_of
 from jetstream_sync.testing import LocalServer
+from tests.support.consuming import buffered, refill_of
 from tests.support.eventually import eventually
 from tests.support.observer import Observer, fill, stream_and_consumer, waiting_pulls
 from tests.support.signals import handler_of, interrupted_after
@@ -304,12 +306,12 @@ def test_consume_ends_typed_when_deleted(js: JetStream, nc: Connection, observer
         collect(message)
 
     context = consumer.consume(callback, max_messages=10, threshold_messages=5)
-    eventually(lambda: len(context._session.backlog) == 7)
+    eventually(lambda: buffered(context) == 7)
     if what == "consumer":
         js.delete_consumer("S", "C")
     else:
         js.delete_stream("S")
-    eventually(lambda: len(context._session.backlog) == 8)
+    eventually(lambda: buffered(context) == 8)
     start = time.monotonic()
     gate.set()
     with pytest.raises(ConsumerDeletedError):
@@ -354,13 +356,13 @@ def test_consume_stop_and_drain_from_anywhere(js: JetStream, where: str, end: st
             end_it()
 
     context = consumer.consume(callback, max_messages=20, max_workers=workers)
-    eventually(lambda: len(context._session.backlog) == 20 - workers)
+    eventually(lambda: buffered(context) == 20 - workers)
     if where == "thread":
         InThread(end_it).result(3)
     elif where == "main":
         end_it()
     if where != "callback" and end == "drain":
-        eventually(lambda: context._session.ended is not None)
+        eventually(lambda: refill_of(context).ended is not None)
     ready.set()
     assert context.wait(5)
     assert context.closed
@@ -460,7 +462,7 @@ def test_consume_handles_its_buffer_when_the_connection_drains(nats_server: Loca
     info = consumer.get_info()
     assert info.delivered.consumer_seq == len(collect.messages)
     assert info.num_ack_pending == 0
-    assert other._before_drained == []
+    assert link_of(other).drain_steps == {}
 
 
 def test_consume_does_no_work_on_a_closed_connection(nats_server: LocalServer, js: JetStream) -> None:

@@ -23,6 +23,7 @@ from jetstream_sync import (
 from jetstream_sync.testing import LocalServer
 from tests.support.eventually import eventually
 from tests.support.forks import in_child, raised_by
+from tests.support.platforms import needs_fork_hooks
 
 
 @pytest.fixture
@@ -249,7 +250,7 @@ def test_gathered_acks_leave_though_the_caller_does_not_block(
     fill(js, 10)
     with consumer.messages() as messages:
         first = next(messages)
-        eventually(lambda: len(first._source.backlog) > 0)
+        eventually(lambda: len(first._source.items) > 0)
         first.ack()
         started = time.monotonic()
         while not acks.arrived():
@@ -329,6 +330,7 @@ def test_second_form_of_reply_subjects_from_a_real_server(nc: Connection, domain
         assert [again.metadata.num_delivered for again in consumer.fetch(1)] == [2]
 
 
+@needs_fork_hooks
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")  # Python 3.12+, in a process with threads
 def test_message_of_a_forked_connection_cannot_be_acked(nc: Connection, js: JetStream, consumer: Consumer) -> None:
     """In a child the ack raises ForkError and the parent's connection goes on."""

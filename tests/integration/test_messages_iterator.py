@@ -25,6 +25,7 @@ from jetstream_sync.errors import (
     TimeoutError,
 )
 from jetstream_sync.testing import LocalServer
+from tests.support.consuming import buffered, receivers
 from tests.support.eventually import eventually
 from tests.support.observer import Observer, Seen, fill, stream_and_consumer, waiting_pulls
 from tests.support.signals import handler_of, interrupted_after
@@ -100,7 +101,7 @@ def test_messages_second_pull_comes_at_the_threshold(
     """Not a message before, and not one later, whichever way messages are taken."""
     consumer = stream_and_consumer(js, first)
     with consumer.messages(**options) as messages:
-        eventually(lambda: len(messages._session.backlog) == first)
+        eventually(lambda: buffered(messages) == first)
         take = iter(messages).__next__ if how == "loop" else messages.next
         for _ in range(second_after - 1):
             take()
@@ -241,14 +242,14 @@ def test_messages_ends_typed_when_deleted(js: JetStream, nc: Connection, observe
     """Messages before the deletion come first, the error within 1 s, and no further pull is sent."""
     consumer = stream_and_consumer(js, 8)
     messages = consumer.messages(max_messages=10, threshold_messages=5)
-    eventually(lambda: len(messages._session.backlog) == 8)
+    eventually(lambda: buffered(messages) == 8)
     observer.settle(nc)
     pulls = len(observer.pulls)
     if what == "consumer":
         js.delete_consumer("S", "C")
     else:
         js.delete_stream("S")
-    eventually(lambda: len(messages._session.backlog) == 9)
+    eventually(lambda: buffered(messages) == 9)
     start = time.monotonic()
     got = []
     with pytest.raises(ConsumerDeletedError):
@@ -269,7 +270,7 @@ def test_messages_stop_in_the_loop_ends_it_at_once(js: JetStream) -> None:
 
     def take_three_and_stop() -> list[int]:
         with consumer.messages() as messages:
-            eventually(lambda: len(messages._session.backlog) > 10)
+            eventually(lambda: buffered(messages) > 10)
             got = []
             for message in messages:
                 got.append(message.metadata.sequence.stream)
@@ -291,7 +292,7 @@ def test_messages_drain_delivers_what_is_buffered(js: JetStream, nc: Connection,
     """After drain() there is no new pull, no interest; the buffer is emptied, then the loop ends."""
     consumer = stream_and_consumer(js, 30)
     messages = consumer.messages(max_messages=20)
-    eventually(lambda: len(messages._session.backlog) == 20)
+    eventually(lambda: buffered(messages) == 20)
     messages.drain()
     messages.drain()
     eventually(lambda: messages.closed)
@@ -308,7 +309,7 @@ def test_messages_drain_on_a_silent_server_does_not_spin() -> None:
         consumer = stream_and_consumer(nc.jetstream(), 10)
         messages = consumer.messages(max_messages=10)
         try:
-            eventually(lambda: len(messages._session.backlog) == 10)
+            eventually(lambda: buffered(messages) == 10)
             server.pause()
             for _ in range(9):
                 messages.next(1)
@@ -339,7 +340,13 @@ def test_messages_dropped_stops_pulling(js: JetStream, nc: Connection) -> None:
         break
     gc.collect()
     eventually(lambda: not any("refill" in thread.name for thread in threading.enumerate()), 2.0)
-    eventually(lambda: not any("_INBOX" in sub.subject and "*" not in sub.subject for sub in nc._subs.values()))
+    eventually(
+        lambda: (
+            not any(
+                b"_INBOX" in each.wire_subject and b"*" not in each.wire_subject for each in receivers(nc).values()
+            )
+        )
+    )
 
 
 def test_messages_loop_left_and_resumed_keeps_counting(js: JetStream, observer: Observer) -> None:
@@ -464,7 +471,7 @@ def test_messages_taken_by_two_threads_is_refused(js: JetStream) -> None:
     consumer = stream_and_consumer(js)
     with consumer.messages() as messages:
         first = InThread(messages.next, 5)
-        eventually(lambda: messages._busy)
+        eventually(lambda: messages._feed.waiting)
         with pytest.raises(ConcurrencyError):
             messages.next(1)
         with pytest.raises(ConcurrencyError):
@@ -486,7 +493,7 @@ def test_messages_slow_loop_is_no_missed_heartbeat(js: JetStream, observer: Obse
     consumer = stream_and_consumer(js, 500)
     errors: list[Exception] = []
     with consumer.messages(expires=2, idle_heartbeat=0.5, on_error=errors.append) as messages:
-        eventually(lambda: len(messages._session.backlog) == 500)
+        eventually(lambda: buffered(messages) == 500)
         loop = iter(messages)
         for _ in range(10):
             next(loop)
@@ -507,7 +514,7 @@ def test_messages_silence_before_a_pull_is_no_missed_heartbeat(js: JetStream) ->
     with consumer.messages(max_messages=1, expires=2, idle_heartbeat=0.5, on_error=errors.append) as messages:
         for pause in (0.9, 0.97):
             js.publish("s.x")
-            eventually(lambda: len(messages._session.backlog) == 1)
+            eventually(lambda: buffered(messages) == 1)
             threading.Event().wait(pause)
             messages.next(1)
             eventually(lambda: waiting_pulls(consumer) == 1)

@@ -19,11 +19,11 @@ from jetstream_sync import (
     ConsumerNotFoundError,
     JetStream,
     JetStreamMessage,
-    MessageBatch,
     Stream,
     SubscriptionClosedError,
     TimeoutError,
 )
+from jetstream_sync.consumers.chain import Chain
 from jetstream_sync.testing import LocalServer
 from tests.support.eventually import eventually
 from tests.support.ordered import consumers, publish, sequences, take, upto
@@ -304,14 +304,15 @@ def test_message_not_handed_out_because_a_signal_handler_raised_comes_again(
     publish(js, 1, 4)
     ordered = stream.ordered_consumer()
     interruptions = iter([False, True, False, True])
-    count = MessageBatch._count
+    advance = Chain.advance
 
-    def interrupted(batch: MessageBatch, raw: Any) -> None:
-        count(batch, raw)
+    def interrupted(chain: Chain, *args: Any) -> bool:
+        is_next = advance(chain, *args)
         if next(interruptions, False):
             raise KeyboardInterrupt
+        return is_next
 
-    monkeypatch.setattr(MessageBatch, "_count", interrupted)
+    monkeypatch.setattr(Chain, "advance", interrupted)
     seen: list[int] = []
     for _ in range(8):
         try:

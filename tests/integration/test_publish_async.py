@@ -27,10 +27,12 @@ from jetstream_sync import (
     WrongLastSequenceError,
     connect,
 )
+from jetstream_sync.net.connection import link_of
 from jetstream_sync.testing import LocalServer
 from jetstream_sync.testing.proxy import FaultProxy
 from tests.support.eventually import eventually
 from tests.support.forks import in_child, raised_by
+from tests.support.platforms import needs_fork_hooks
 from tests.support.watchdog import InThread
 
 # --- futures -------------------------------------------------------------------------------------------
@@ -224,7 +226,7 @@ def test_window_of_a_paused_server_raises_and_recovers() -> None:
         with pytest.raises(TooManyStalledMsgsError):
             js.publish_async("s", timeout=0.2)
         waiting = InThread(js.publish_async, "s", timeout=20)
-        eventually(lambda: js._async_publisher._waiters)
+        eventually(lambda: len(js._async_publisher.window) == 1)
         server.resume()
         assert waiting.result(10).result(10).seq == 102
         assert [future.result(10).seq for future in futures] == list(range(2, 102))
@@ -258,7 +260,7 @@ def test_window_waiters_wake_on_close(nats_server: LocalServer, mute: str) -> No
     pending = js.publish_async(mute, timeout=60)
     waiting = [InThread(js.publish_async, mute, timeout=60) for _ in range(4)]
     finishing = InThread(js.publish_async_wait)
-    eventually(lambda: len(js._async_publisher._waiters) == 5)
+    eventually(lambda: len(js._async_publisher.window) == 5)
     nc.close()
     for call in waiting:
         assert isinstance(call.error(2), ConnectionClosedError)
@@ -411,12 +413,13 @@ def test_two_contexts_on_one_connection_do_not_mix(nc: Connection, js: JetStream
 def test_dropped_context_leaves_nothing_behind(nc: Connection, js: JetStream, stream: Stream, mute: str) -> None:
     """The thread and the inbox of a context that is dropped end, but not before its futures are done."""
     js.publish("s.a")
-    before = len(nc._subs), len(nc._listeners)
+    link = link_of(nc)
+    before = len(link.router), len(link.drain_steps)
     futures = [nc.jetstream().publish_async("s.a", timeout=2) for _ in range(30)]
     futures.append(nc.jetstream().publish_async(mute, timeout=0.5))
     assert sorted(future.result(5).seq for future in futures[:-1]) == list(range(2, 32))
     assert isinstance(futures[-1].exception(5), TimeoutError)
-    eventually(lambda: (len(nc._subs), len(nc._listeners)) == before, timeout=5)
+    eventually(lambda: (len(link.router), len(link.drain_steps)) == before, timeout=5)
     eventually(lambda: "js-publisher" not in [thread.name for thread in threading.enumerate()])
     assert js.publish_async("s.a").result(5).seq == 32
 
@@ -435,6 +438,7 @@ def test_denied_inbox_fails_publishes_and_says_why() -> None:
                 js.publish_async("s")
 
 
+@needs_fork_hooks
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")  # Python 3.12+, in a process with threads
 def test_future_in_a_forked_child_raises(js: JetStream, stream: Stream, mute: str) -> None:
     """A child has neither the connection nor its answers: waiting there raises ForkError and sends nothing."""

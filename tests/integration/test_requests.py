@@ -12,6 +12,7 @@ import pytest
 
 from jetstream_sync import Connection, Message, connect
 from jetstream_sync.errors import ConnectionLostError, NatsError, NoRespondersError
+from jetstream_sync.net.connection import link_of
 from jetstream_sync.testing import FaultProxy, LocalServer
 from tests.support.eventually import eventually
 from tests.support.watchdog import InThread, under_watchdog
@@ -120,7 +121,7 @@ def test_request_in_flight_fails_at_once_on_disconnect(proxy: FaultProxy, echo: 
     """The connection is lost: waiting requests and flushes fail at once with ConnectionLostError."""
     with connect(proxy.url, reconnect_time_wait=0.01) as nc:
         asking = [InThread(nc.request, "silent", timeout=30) for _ in range(4)]
-        eventually(lambda: nc._mux is not None and len(nc._mux) == 4)
+        eventually(lambda: len(link_of(nc).requests.pending) == 4)
         nc.flush()
         proxy.cut()
         for one in asking:
@@ -135,7 +136,7 @@ def test_request_while_disconnected_is_sent_after_the_reconnect(proxy: FaultProx
         proxy.cut()
         eventually(lambda: nc.is_reconnecting)
         asking = InThread(nc.request, "echo", b"patience", timeout=10)
-        eventually(lambda: nc._mux is not None and len(nc._mux) == 1)
+        eventually(lambda: len(link_of(nc).requests.pending) == 1)
         proxy.heal()
         assert asking.result().data == b"patience"
 
@@ -146,19 +147,20 @@ def test_request_made_while_the_loss_is_handled_waits_for_the_next_connection(
     """Once the connection says that it is reconnecting, a new request waits instead of failing as lost."""
     with connect(proxy.url, reconnect_time_wait=0.01) as nc:
         nc.request("echo")
-        fail_waiting = nc._fail_waiting
+        requests = link_of(nc).requests
+        fail = requests.fail
         asking: list[InThread[Message]] = []
 
         def fail_late(*args: Any) -> None:
             assert nc.is_reconnecting
             asking.append(InThread(nc.request, "echo", b"new", timeout=10))
-            eventually(lambda: nc._mux is not None and len(nc._mux) == 1)
-            fail_waiting(*args)
+            eventually(lambda: len(link_of(nc).requests.pending) == 1)
+            fail(*args)
 
-        nc._fail_waiting = fail_late  # type: ignore[method-assign]
+        requests.fail = fail_late  # type: ignore[method-assign]
         proxy.cut()
         eventually(lambda: nc.stats.reconnects == 1)
-        nc._fail_waiting = fail_waiting  # type: ignore[method-assign]
+        requests.fail = fail  # type: ignore[method-assign]
         assert asking[0].result().data == b"new"
 
 

@@ -19,6 +19,7 @@ from jetstream_sync.errors import (
     SlowConsumerError,
     SubscriptionClosedError,
 )
+from jetstream_sync.net.connection import link_of
 from jetstream_sync.testing import FaultProxy, LocalServer
 from tests.support.eventually import eventually
 from tests.support.watchdog import InThread, under_watchdog
@@ -327,9 +328,9 @@ def test_drain_cut_off_leaves_no_interest_behind(nats_server: LocalServer, proxy
     with connect(proxy.url, reconnect_time_wait=0.01) as nc:
         sub = nc.subscribe("gone", queue="g")
         nc.flush()
-        proxy.black_hole()
+        proxy.black_hole("to_client")
         draining = InThread(sub.drain, 5)
-        eventually(lambda: sub.draining)
+        eventually(lambda: b"UNSUB" in proxy.captured[-1].to_server)
         proxy.cut()
         proxy.heal()
         draining.error()
@@ -337,6 +338,22 @@ def test_drain_cut_off_leaves_no_interest_behind(nats_server: LocalServer, proxy
         nc.flush()
         client = nats_server.monitor(f"/connz?cid={nc.client_id}")["connections"][0]
         assert client["subscriptions"] == 0
+
+
+def test_public_surface_is_what_the_documentation_says(nc: Connection) -> None:
+    """What is not for users begins with an underscore or lives elsewhere."""
+    sub = nc.subscribe("surface")
+    assert [name for name in dir(sub) if not name.startswith("_")] == [
+        "delivered",
+        "drain",
+        "dropped",
+        "next_msg",
+        "pending_bytes",
+        "pending_msgs",
+        "queue",
+        "subject",
+        "unsubscribe",
+    ]
 
 
 # --- slow consumers ------------------------------------------------------------------------------------------
@@ -384,14 +401,15 @@ def test_slow_consumer_by_bytes_drops_and_counts(nats_server: LocalServer) -> No
 def test_slow_consumer_by_bytes_counts_what_is_really_buffered(nc: Connection) -> None:
     """Bytes already taken make room, whatever the runs in which they arrived."""
     sub = nc.subscribe("exact", pending_bytes_limit=1000)
+    link = link_of(nc)
     for _ in range(10):
-        nc._outbox.publish(*nc._frame(b"exact", b"x" * 100, None, None), gather=True)  # arrive as one run
+        link.outbox.publish(*link.frame(b"exact", b"x" * 100, None, None), coalesce=True)  # arrive as one run
     nc.flush()
     assert sub.pending_msgs == 10
     for _ in range(9):
         sub.next_msg()
     for _ in range(9):
-        nc._outbox.publish(*nc._frame(b"exact", b"y" * 100, None, None), gather=True)
+        link.outbox.publish(*link.frame(b"exact", b"y" * 100, None, None), coalesce=True)
     nc.flush()
     assert (sub.pending_msgs, sub.dropped) == (10, 0)
 

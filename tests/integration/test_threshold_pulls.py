@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from jetstream_sync import Connection, JetStream
+from jetstream_sync.net.connection import link_of
 from tests.support.eventually import eventually
 from tests.support.observer import stream_and_consumer
 from tests.support.signals import Interrupted
@@ -17,14 +18,14 @@ from tests.support.signals import Interrupted
 def pulled_by(nc: Connection, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The names of the threads that send pulls, in order."""
     names: list[str] = []
-    publish = nc._outbox.publish
+    publish = link_of(nc).outbox.publish
 
     def watched(frame: bytes, size: int, **options: Any) -> None:
         if b".CONSUMER.MSG.NEXT." in frame[:64]:
             names.append(threading.current_thread().name)
         publish(frame, size, **options)
 
-    monkeypatch.setattr(nc._outbox, "publish", watched)
+    monkeypatch.setattr(link_of(nc).outbox, "publish", watched)
     return names
 
 
@@ -55,7 +56,7 @@ def test_pull_whose_sender_is_interrupted_is_sent_again(
     """When a signal handler raises in the sending thread, no pull is lost: the refill thread sends one."""
     consumer = stream_and_consumer(js, 300)
     stream = consumer.messages(max_messages=100)
-    publish, interruptions = nc._outbox.publish, 0
+    publish, interruptions = link_of(nc).outbox.publish, 0
 
     def interrupted(frame: bytes, size: int, **options: Any) -> None:
         nonlocal interruptions
@@ -65,7 +66,7 @@ def test_pull_whose_sender_is_interrupted_is_sent_again(
         publish(frame, size, **options)
 
     with stream:
-        monkeypatch.setattr(nc._outbox, "publish", interrupted)
+        monkeypatch.setattr(link_of(nc).outbox, "publish", interrupted)
         seen: set[int] = set()
         while len(seen) + interruptions < 300:  # what was in hand when a signal came is delivered again, later
             try:

@@ -14,6 +14,7 @@ import pytest
 import jetstream_sync
 from jetstream_sync import Connection, Message
 from jetstream_sync.errors import NoServersError
+from jetstream_sync.net.connection import link_of
 from jetstream_sync.testing import LocalServer
 from jetstream_sync.testing.peer import PeerConnection, ScriptedPeer
 from jetstream_sync.testing.proxy import FaultProxy
@@ -83,7 +84,7 @@ def test_requests_in_a_row_are_received_by_the_reader(server: LocalServer, kit: 
         other.flush()
         for number in range(20):
             assert nc.request("echo", b"%d" % number).data == b"%d" % number
-        assert nc._receiving.answers == 0
+        assert link_of(nc).direct_receive.replies == 0
 
 
 @pytest.mark.parametrize("options", [{}, {"tls": True}])

@@ -12,6 +12,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from jetstream_sync import Connection, JetStream
 from jetstream_sync.errors import DataLossError
+from jetstream_sync.net.connection import link_of
 from jetstream_sync.spark import fetchers
 from jetstream_sync.spark.options import ReadOptions
 from jetstream_sync.spark.reader import JetStreamReader
@@ -78,7 +79,7 @@ def test_headers_that_are_not_utf8(read: Read, nc: Connection, js: JetStream) ->
         b"NATS/1.0\r\nEmpty:\r\n\r\n",
     ]
     for block in blocks:
-        nc._outbox.publish(*nc._frame(b"s.\xff", b"x", None, block))
+        link_of(nc).outbox.publish(*link_of(nc).frame(b"s.\xff", b"x", None, block))
     nc.flush()
     eventually(lambda: js.get_stream("S").info.state.messages == len(blocks))
     rows = read("S").orderBy("seq").collect()

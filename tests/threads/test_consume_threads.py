@@ -13,9 +13,11 @@ from typing import Any
 import pytest
 
 from jetstream_sync import Connection, Consumer, JetStream, JetStreamMessage
-from jetstream_sync.consumers.pull_session import PullSession
+from jetstream_sync._threads import Wakeup
+from jetstream_sync.consumers.refill import Refill
 from jetstream_sync.errors import ConcurrencyError, NatsError
 from jetstream_sync.testing import LocalServer
+from tests.support.consuming import receivers
 from tests.support.eventually import eventually
 from tests.support.observer import Observer, fill, stream_and_consumer
 from tests.support.watchdog import InThread
@@ -43,8 +45,9 @@ def delayed(monkeypatch: pytest.MonkeyPatch) -> random.Random:
 
         return call
 
-    for name in ("_wake", "_pull_if_due", "_next_look", "taken", "received", "_missed_heartbeat"):
-        monkeypatch.setattr(PullSession, name, with_delay(getattr(PullSession, name)))
+    for name in ("_refill", "_pull_if_due", "_next_look", "account", "processed", "_missed_heartbeat"):
+        monkeypatch.setattr(Refill, name, with_delay(getattr(Refill, name)))
+    monkeypatch.setattr(Wakeup, "set", with_delay(Wakeup.set))
     return chance
 
 
@@ -191,9 +194,9 @@ def test_two_threads_in_one_stream_never_count_wrongly(js: JetStream, restless: 
 def test_fetches_abandoned_by_many_threads_leave_nothing_behind(
     js: JetStream, nc: Connection, restless: None
 ) -> None:
-    """Hundreds of fetches closed, broken out of and dropped at once: no listener, no subscription stays."""
+    """Hundreds of fetches closed, broken out of and dropped at once: no receiver stays."""
     consumer: Consumer = stream_and_consumer(js)
-    listeners, subs = len(nc._listeners), len(nc._subs)
+    before = len(receivers(nc))
 
     def churn() -> None:
         for number in range(40):
@@ -208,4 +211,4 @@ def test_fetches_abandoned_by_many_threads_leave_nothing_behind(
     workers = [InThread(churn) for _ in range(4)]
     for worker in workers:
         worker.result(30)
-    eventually(lambda: len(nc._listeners) == listeners and len(nc._subs) == subs)
+    eventually(lambda: len(receivers(nc)) == before)

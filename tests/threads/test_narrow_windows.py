@@ -10,12 +10,23 @@ from typing import Any
 import pytest
 
 import jetstream_sync
-from jetstream_sync import ConnectionClosedError, JetStream, MissedHeartbeatError, PermissionsError, TimeoutError
+from jetstream_sync import (
+    Connection,
+    ConnectionClosedError,
+    JetStream,
+    MissedHeartbeatError,
+    PermissionsError,
+    TimeoutError,
+)
 from jetstream_sync._threads import Mailbox, spawn
 from jetstream_sync.api import publish_async
-from jetstream_sync.net import handshake, lifecycle
+from jetstream_sync.net import handshake, own_threads
+from jetstream_sync.net.connection import link_of
+from jetstream_sync.net.link import Link
+from jetstream_sync.net.receiver import Receiver
 from jetstream_sync.net.server_errors import server_error
 from jetstream_sync.testing import LocalServer
+from tests.support.consuming import refill_of
 from tests.support.eventually import eventually
 from tests.support.observer import Observer, fill, stream_and_consumer
 from tests.support.watchdog import InThread
@@ -36,12 +47,12 @@ def test_heartbeat_read_late_does_not_end_the_watch(nats_server: LocalServer, js
         max_messages=10, threshold_messages=5, expires=20, idle_heartbeat=0.5, on_error=errors.append
     )
     with stream:
-        session = stream._session
+        refill = refill_of(stream)
         fill(js, 1)
         stream.next(5)
-        eventually(lambda: session.inlet.delivered >= 2, message="a heartbeat is unread")
+        eventually(lambda: refill.pull.delivered >= 2, message="a heartbeat is unread")
         fill(js, 9)
-        eventually(lambda: session._clock.paused, message="nothing more is to come")  # type: ignore[attr-defined]
+        eventually(lambda: refill._clock.paused, message="nothing more is to come")
         for _ in range(9):
             stream.next(5)
         nats_server.pause()
@@ -56,7 +67,7 @@ def test_heartbeat_read_late_does_not_end_the_watch(nats_server: LocalServer, js
 def test_status_read_before_the_reader_has_noted_it_costs_no_extra_pull(
     nats_server: LocalServer, js: JetStream, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The reader says what it has handed over after it did; a taker that is faster has lost nothing."""
+    """The reader says what it has handed over after it did; a thread that takes faster has lost nothing."""
     consumer = stream_and_consumer(js)
     put_run = Mailbox.put_run
     judged = threading.Event()
@@ -68,18 +79,18 @@ def test_status_read_before_the_reader_has_noted_it_costs_no_extra_pull(
         return done
 
     with Observer(nats_server.url) as observer, consumer.messages(max_messages=10, expires=1.0) as stream:
-        session = stream._session
-        box = session.inlet.mailbox
-        on_status = session._on_status  # type: ignore[attr-defined]
+        refill = refill_of(stream)
+        box = refill.box
+        on_status = refill.on_status
         monkeypatch.setattr(Mailbox, "put_run", put_and_be_overtaken)
         resets: list[None] = []
-        reset = session._reset_to_unread  # type: ignore[attr-defined]
-        monkeypatch.setattr(session, "_reset_to_unread", lambda: (resets.append(None), reset()))
+        reset = refill._reset_to_unread
+        monkeypatch.setattr(refill, "_reset_to_unread", lambda: (resets.append(None), reset()))
         answers_read: list[int] = []
         monkeypatch.setattr(
-            session,
-            "_on_status",
-            lambda raw: (on_status(raw), answers_read.append(session._answers_read)),  # type: ignore[attr-defined]
+            refill,
+            "on_status",
+            lambda raw: (on_status(raw), answers_read.append(refill._answers_read)),
         )
         with pytest.raises(TimeoutError):
             stream.next(2.5)  # two pulls time out meanwhile
@@ -89,29 +100,25 @@ def test_status_read_before_the_reader_has_noted_it_costs_no_extra_pull(
         assert len(observer.pulls) <= 4
 
 
-def test_pull_sent_before_the_session_knows_of_a_loss_does_not_outlive_it(
+def test_pull_sent_before_the_stream_knows_of_a_loss_does_not_outlive_it(
     nats_server: LocalServer, js: JetStream
 ) -> None:
     """It would go out on the next connection, beside that one's first pull: more than max_messages in all."""
     nc = jetstream_sync.connect(nats_server.url, reconnect_time_wait=0.01, error_cb=lambda error: None)
     lost, go_on = threading.Event(), threading.Event()
 
-    class Busy:
-        """Is told of the loss before the session is, and takes its time."""
+    class Busy(Receiver):
+        """Is told of the loss before the stream is, and takes its time."""
 
-        def on_disconnect(self) -> None:
+        wire_subject = b"busy"
+
+        def disconnected(self) -> None:
             lost.set()
             go_on.wait(5)
 
-        def on_reconnect(self) -> None: ...
-
-        def on_closed(self, error: Exception) -> None: ...
-
-        def on_publish_denied(self, subject: bytes, error: Exception) -> None: ...
-
     stream_and_consumer(js, 6)
     with nc, Observer(nats_server.url) as observer:
-        nc._add_listener(Busy())
+        link_of(nc).open(Busy())
         consumer = nc.jetstream().get_consumer("S", "C")
         with consumer.messages(max_messages=10, threshold_messages=5) as stream:
             for _ in range(4):
@@ -122,7 +129,7 @@ def test_pull_sent_before_the_session_knows_of_a_loss_does_not_outlive_it(
             assert lost.wait(5)
             for _ in range(2):
                 stream.next(5)
-            stream._report()  # at the threshold: the taker pulls
+            stream._feed.account(0, 0)  # at the threshold: the consuming thread pulls
             go_on.set()
             eventually(lambda: nc.is_connected)
             observer.wait_for_pulls(before + 1)
@@ -159,7 +166,7 @@ def test_inbox_denied_while_the_publisher_opens_is_told_to_every_publish(
     publisher = js._async_publisher
 
     def denied_meanwhile(*args: Any) -> threading.Thread:
-        publisher.fail(server_error('Permissions Violation for Subscription to "_INBOX.x.*"'))
+        publisher.denied(server_error('Permissions Violation for Subscription to "_INBOX.x.*"'))
         return spawn(*args)
 
     monkeypatch.setattr(publish_async, "spawn", denied_meanwhile)
@@ -184,7 +191,7 @@ def test_alarm_while_the_reader_starts_ends_connect(
             raise TimeoutError("the alarm of a signal handler")
         return thread
 
-    monkeypatch.setattr(lifecycle, "spawn", start_and_be_interrupted)
+    monkeypatch.setattr(own_threads, "spawn", start_and_be_interrupted)
     with pytest.raises(TimeoutError, match="the alarm"):
         jetstream_sync.connect([nats_server.url, f"nats://localhost:{nats_server.port}"])
     assert started.count("reader") == 1
@@ -205,17 +212,17 @@ def test_failed_connect_leaves_no_writer_that_was_yet_to_start(
         return thread
 
     abandoned, ended = threading.Event(), threading.Event()
-    abandon = lifecycle.Lifecycle._abandon_opening
+    give_up = Link._give_up_opening
 
-    def tell(nc: lifecycle.Lifecycle) -> None:
-        abandon(nc)
+    def tell(link: Link) -> None:
+        give_up(link)
         threading.Timer(0.05, abandoned.set).start()
 
     def interrupted(self: handshake._Handshake) -> None:
         raise Interrupted
 
-    monkeypatch.setattr(lifecycle, "spawn", start_late)
-    monkeypatch.setattr(lifecycle.Lifecycle, "_abandon_opening", tell)
+    monkeypatch.setattr(own_threads, "spawn", start_late)
+    monkeypatch.setattr(Link, "_give_up_opening", tell)
     monkeypatch.setattr(handshake._Handshake, "run", interrupted)
     with pytest.raises(Interrupted):
         jetstream_sync.connect(nats_server.url)
@@ -230,7 +237,7 @@ def test_connection_without_a_writer_is_closed(nats_server: LocalServer, monkeyp
             raise RuntimeError("can't start new thread")
         return spawn(name, *args)
 
-    monkeypatch.setattr(lifecycle, "spawn", no_writer)
+    monkeypatch.setattr(own_threads, "spawn", no_writer)
     nc = jetstream_sync.connect(nats_server.url)
     eventually(lambda: nc.is_closed)
     began = time.monotonic()
@@ -240,33 +247,34 @@ def test_connection_without_a_writer_is_closed(nats_server: LocalServer, monkeyp
 
 
 def test_next_interrupted_while_it_cleans_up_leaves_nothing(
-    js: JetStream, monkeypatch: pytest.MonkeyPatch
+    nc: Connection, js: JetStream, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its message is there and a signal handler raises in the last moment: neither inbox nor listener stays."""
+    """Its message is there and a signal handler raises in the last moment: no receiver stays."""
     consumer = stream_and_consumer(js, 1)
-    nc = consumer._target.nc
-    subs, listeners = len(nc._subs), len(nc._listeners)
+    router = link_of(nc).router
+    receivers, remove = len(router), router.remove
     interruptions = 0
 
-    class InterruptedOnce(list):  # type: ignore[type-arg]
-        def remove(self, item: Any) -> None:
-            nonlocal interruptions
-            super().remove(item)
-            interruptions += 1
-            if interruptions == 1:
-                raise Interrupted
+    def interrupted_once(receiver: Receiver) -> None:
+        nonlocal interruptions
+        interruptions += 1
+        if interruptions == 1:
+            raise Interrupted
+        remove(receiver)
 
-    monkeypatch.setattr(nc, "_listeners", InterruptedOnce(nc._listeners))
+    monkeypatch.setattr(router, "remove", interrupted_once)
     with pytest.raises(Interrupted):
         consumer.next(5)
-    assert (len(nc._subs), len(nc._listeners)) == (subs, listeners)
+    assert len(router) == receivers
 
 
-def test_publisher_interrupted_while_it_opens_opens_once(js: JetStream, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its thread, inbox and place among the listeners are not made a second time by the next publish."""
+def test_publisher_interrupted_while_it_opens_opens_once(
+    nc: Connection, js: JetStream, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its thread, its inbox and its step of drain() are not made a second time by the next publish."""
     js.create_stream(name="S", subjects=["s.>"])
-    nc = js._async_publisher._nc
-    subs, listeners = len(nc._subs), len(nc._listeners)
+    link = link_of(nc)
+    receivers = len(link.router)
     started: list[threading.Thread] = []
 
     def start_and_be_interrupted(*args: Any) -> threading.Thread:
@@ -279,7 +287,7 @@ def test_publisher_interrupted_while_it_opens_opens_once(js: JetStream, monkeypa
     with pytest.raises(Interrupted):
         js.publish_async("s.x", b"")
     assert js.publish_async("s.x", b"").result(5).seq == 1
-    assert (len(nc._subs), len(nc._listeners)) == (subs + 1, listeners + 1)
-    assert len(nc._before_drained) == 1
+    assert len(link.router) == receivers + 1
+    assert len(link.drain_steps) == 1
     nc.close()
     eventually(lambda: not any(thread.is_alive() for thread in started))

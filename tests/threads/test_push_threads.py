@@ -8,16 +8,20 @@ import textwrap
 import threading
 import time
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
 import jetstream_sync
 from jetstream_sync import Connection, JetStream, JetStreamMessage, PushSubscription
-from jetstream_sync.errors import NatsError, SubscriptionClosedError
-from jetstream_sync.testing import LocalServer
+from jetstream_sync.consumers.push import PushInbound
+from jetstream_sync.errors import MissedHeartbeatError, NatsError, SubscriptionClosedError
+from jetstream_sync.net.link import Link
+from jetstream_sync.testing import FaultProxy, LocalServer
 from tests.support.eventually import eventually
 from tests.support.forks import in_child, raised_by
 from tests.support.observer import fill
+from tests.support.platforms import needs_fork_hooks
 from tests.support.signals import interrupted_after
 from tests.support.watchdog import InThread, under_watchdog
 
@@ -159,6 +163,35 @@ def test_ordered_unsubscribed_while_it_is_replaced(nats_server: LocalServer, str
         eventually(lambda: consumers(stream) == [])
 
 
+def test_reconnect_while_the_watch_starts_does_not_silence_the_alarm(
+    nats_server: LocalServer, stream: JetStream, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """js-push that finds the connection down just before it is back is not left without an alarm."""
+    errors: list[Exception] = []
+    attach, connected = PushInbound.attach, Link.connected
+    watched: list[PushInbound] = []
+
+    def attach_and_be_overtaken(inbound: PushInbound, *args: Any, **options: Any) -> None:
+        watched.append(inbound)
+        attach(inbound, *args, **options)
+
+    def down_until_looked_at(link: Link) -> bool:
+        if watched:
+            watched.pop().reconnected()  # by the reader thread, between the look and what follows from it
+            return False
+        return connected.__get__(link)
+
+    monkeypatch.setattr(PushInbound, "attach", attach_and_be_overtaken)
+    monkeypatch.setattr(Link, "connected", property(down_until_looked_at))
+    with FaultProxy(nats_server) as proxy:
+        nc = jetstream_sync.connect(proxy.url, error_cb=errors.append)
+        nc.jetstream().subscribe("s.>", idle_heartbeat=0.1)
+        assert watched == []
+        proxy.black_hole("to_client")
+        eventually(lambda: [error for error in errors if isinstance(error, MissedHeartbeatError)], 3.0)
+        nc.close()
+
+
 class Interrupted(Exception):
     """What the signal handler raises."""
 
@@ -174,6 +207,7 @@ def test_signal_in_next_msg_leaves_the_subscription_usable(stream: JetStream) ->
     sub.unsubscribe()
 
 
+@needs_fork_hooks
 @pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork.*:DeprecationWarning")
 def test_fork_leaves_the_parents_subscription_alone(stream: JetStream) -> None:
     """A forked child that uses an inherited subscription gets ForkError, and the parent notices nothing."""

@@ -14,7 +14,7 @@ from tests.support.source_tree import MODULES, PACKAGE, package_of, tree_of
 
 # A module may import from its own line and from the lines above it.
 LAYERS: list[set[str]] = [
-    {"errors", "_version"},
+    {"errors", "_platform", "_version"},
     {"_deadline", "_threads", "protocol"},
     {"net"},
     {"api"},
@@ -35,7 +35,7 @@ PURE = [
     "consumers.status",
     "consumers.pull_state",
     "consumers.heartbeat",
-    "consumers.pull_request",
+    "consumers.pull_options",
     "net.servers",
     "api.fields",
     "api.kinds",
@@ -139,7 +139,7 @@ def test_every_module_has_a_layer() -> None:
 
 
 def test_layers_point_one_way() -> None:
-    """errors < _deadline, _threads, protocol < net < api < consumers < stream, jetstream < spark."""
+    """errors, _platform < _deadline, _threads, protocol < net < api < consumers < stream, jetstream < spark."""
     wrong = []
     for one in AT_RUNTIME:
         here, there = layer(one.module), layer(one.target)
@@ -150,8 +150,8 @@ def test_layers_point_one_way() -> None:
 
 
 def test_protocol_stands_alone_in_its_layer() -> None:
-    """protocol imports only errors and itself, neither threads nor deadlines."""
-    allowed = {"protocol", "errors", "_version"}
+    """protocol imports only errors, fork hooks and itself, neither threads nor deadlines."""
+    allowed = {"protocol", "errors", "_platform", "_version"}
     wrong = [
         str(one)
         for one in ALL_IMPORTS

@@ -16,6 +16,7 @@ from jetstream_sync.api import pub_ack_future
 from jetstream_sync.api.pub_ack_future import PubAckFuture
 from tests.support.eventually import eventually
 from tests.support.forks import in_child
+from tests.support.platforms import needs_fork_hooks
 from tests.support.watchdog import InThread
 
 ACK = (b"_INBOX.x.1", None, None, b'{"stream":"S","seq":7}')
@@ -108,6 +109,7 @@ def test_state_does_not_change_while_the_condition_is_held(future: PubAckFuture)
     assert future.done()
 
 
+@needs_fork_hooks
 def test_forked_child_waits_on_futures_though_the_parent_was_completing_one(publisher: Publisher) -> None:
     """The child does not inherit the lock as held, although the parent's reader was completing a future."""
 

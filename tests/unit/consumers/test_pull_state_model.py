@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from jetstream_sync.consumers.pull_request import ConsumeOptions
+from jetstream_sync.consumers.pull_options import ConsumeOptions
 from jetstream_sync.consumers.pull_state import PullState
 from jetstream_sync.consumers.status import Pending, classify
 from jetstream_sync.protocol.headers import Status

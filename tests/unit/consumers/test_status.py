@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 
 from jetstream_sync.consumers.status import (
-    ConsumeVerdict,
+    ConsumeAction,
     Ends,
-    FetchVerdict,
+    FetchAction,
     Kind,
     Pending,
-    PushVerdict,
+    PushAction,
     classify,
     pending_of,
     read_status,
@@ -24,7 +24,7 @@ from jetstream_sync.protocol.headers import Status, status_of
 
 STATUSES = Path(__file__).parents[2] / "data" / "statuses.jsonl"
 
-F, C, P = FetchVerdict, ConsumeVerdict, PushVerdict
+F, C, P = FetchAction, ConsumeAction, PushAction
 
 # (code, description in statuses.jsonl) → kind, fetch, consume, push, pull subscription, ends, backs off, drops pin
 EXPECTED = {
@@ -123,7 +123,7 @@ def block_of(example: str) -> bytes:
 
 
 def test_classify_every_recorded_status() -> None:
-    """Each status that a real server sent has exactly the actions listed here."""
+    """Each status that a server was seen to send has exactly the actions named for it here."""
     seen = set()
     for row in recorded():
         key = (str(row["code"]), str(row["description"]))
@@ -179,7 +179,7 @@ def test_classify_unknown_is_an_error_that_a_consume_survives() -> None:
 
 
 def test_classify_repeatable_refusals_back_off() -> None:
-    """A status that can end every pull at once makes the consume back off, or ends it."""
+    """Whatever can answer a pull at once, again and again, is backed off from (or ends the consume)."""
     for kind_of in (Ends.NEWEST, Ends.ALL):
         for key, expected in EXPECTED.items():
             if expected[5] is kind_of:
@@ -197,7 +197,7 @@ def test_classify_repeatable_refusals_back_off() -> None:
     ],
 )
 def test_to_error_carries_code_and_description(status: Status, error: type[PullError]) -> None:
-    """The error has the class that belongs to the status, and the server's text."""
+    """The error is of the status' own class and has the server's words."""
     got = to_error(status)
     assert type(got) is error
     assert isinstance(got, PullError)
@@ -232,7 +232,7 @@ def test_to_error_says_what_to_do() -> None:
     ],
 )
 def test_pending_of_clamps_and_ignores_garbage(lines: bytes, expected: Pending) -> None:
-    """Negative numbers are read as zero; text that is not a number is ignored."""
+    """Negative numbers are zero; what is no number is as good as missing."""
     assert pending_of(b"NATS/1.0 409 Whatever\r\n" + lines + b"\r\n") == expected
 
 

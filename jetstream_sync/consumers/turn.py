@@ -1,0 +1,42 @@
+"""Turn: lets one thread at a time in, and survives signal handlers that raise."""
+
+from __future__ import annotations
+
+from _thread import allocate_lock
+
+from .._deadline import Deadline
+from .._threads import Waiters
+
+
+class Turn:
+    """Like a lock with a timeout, but held by an object of the caller's.
+
+    A lock that was acquired with a timeout stays taken for ever when a signal handler raises before the `try`
+    that releases it. Here the caller enters the `try` first and gives back in its `finally` what it may hold.
+    """
+
+    def __init__(self) -> None:
+        self._lock = allocate_lock()  # guards _holder; held for a few instructions
+        self._holder: object | None = None
+        self._waiting = Waiters()
+
+    def take(self, holder: object, deadline: Deadline) -> bool:
+        """Wait for the turn; False when it did not come before the deadline."""
+
+        def claim() -> bool:
+            with self._lock:
+                if self._holder is None:
+                    self._holder = holder
+                return self._holder is holder
+
+        return self._waiting.wait_until(claim, deadline)
+
+    def is_held_by(self, holder: object) -> bool:
+        return self._holder is holder
+
+    def give_back(self, holder: object) -> None:
+        """Idempotent; does nothing for an object that does not hold the turn."""
+        with self._lock:
+            if self._holder is holder:
+                self._holder = None
+        self._waiting.wake_all()
