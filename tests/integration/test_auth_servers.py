@@ -22,7 +22,7 @@ REFUSED = "-ERR 'Authorization Violation'"
 
 
 class RawClient:
-    """As little of a client as it takes to authenticate."""
+    """A minimal client that can authenticate."""
 
     def __init__(self, server: LocalServer) -> None:
         self._socket = socket.create_connection(("127.0.0.1", server.port), timeout=TIMEOUT)
@@ -80,7 +80,7 @@ def password_server() -> Iterator[LocalServer]:
 
 @pytest.fixture(params=["python", "library"])
 def signing(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    """Signs with our own Ed25519, then with the package `cryptography`."""
+    """Runs the test with this library's Ed25519, and with the package `cryptography`."""
     if request.param == "python":
         monkeypatch.setattr(ed25519, "_library_keys", lambda seed: None)
     return str(request.param)
@@ -163,7 +163,7 @@ def test_jwt_callbacks_accepted(operator_server: LocalServer, jwt_kit: JwtKit) -
 def test_jwt_with_seed_of_another_user_refused(
     operator_server: LocalServer, jwt_kit: JwtKit, tmp_path: Path
 ) -> None:
-    """A JWT without the seed that belongs to it is worth nothing."""
+    """A JWT with the seed of another user is refused."""
     creds = tmp_path / "user.creds"
     creds.write_text(creds_text(jwt_kit.user_jwt()[0], new_seed()))
     assert handshake(operator_server, Authenticator(user_credentials=creds)) == REFUSED
@@ -215,7 +215,7 @@ def test_jwt_permissions_enforced(operator_server: LocalServer, jwt_kit: JwtKit,
 
 
 def test_jetstream_enabled_for_account(operator_server: LocalServer, jwt_kit: JwtKit, tmp_path: Path) -> None:
-    """The jwt_kit's account has JetStream: its account information is no error."""
+    """The account of `jwt_kit` has JetStream: its account info is returned."""
     creds = tmp_path / "user.creds"
     creds.write_text(jwt_kit.user_creds())
     with RawClient(operator_server) as client:

@@ -207,7 +207,7 @@ def test_expired_credentials_file_is_read_again(
 
 
 def test_removed_user_ends_closed(tmp_path: Path) -> None:
-    """A user removed on the server: errors are told, two attempts made, then it closes; nothing spins."""
+    """After the user was removed on the server, two attempts fail, the errors are reported, and it closes."""
     errors: list[Exception] = []
     closed = threading.Event()
     both = "authorization { users: [ { user: ann, password: x }, { user: bob, password: x } ] }"

@@ -1,7 +1,7 @@
-"""Every field of a config is sent to a real server and read back equal; what a reader does not know survives.
+"""Every field of a config is sent to a real server and read back equal; unknown fields are kept.
 
-The suite runs on whichever server `LocalServer` finds: fields newer than it are known by their `since` and
-must then be refused or ignored by that server, which proves the version written in the table.
+The tests run on any version of the server. A field whose `since` is newer than the server must be rejected or
+ignored by it, which proves the version in the table.
 """
 
 from __future__ import annotations
@@ -413,7 +413,7 @@ def test_pause_is_told_in_answer_and_info(js: Requester) -> None:
 
 @pytest.mark.parametrize("sample", CONSUMER_SAMPLES, ids=str)
 def test_consumer_does_not_differ_from_its_own_config(js: Requester, sample: Sample) -> None:
-    """Whatever defaults the server filled in, a consumer is as it was asked for."""
+    """The defaults that the server adds do not make a consumer differ from the requested config."""
     created = create_consumer(js, sample)
     if sample.needs(ConsumerConfig) > js.version:
         return  # there is no such consumer

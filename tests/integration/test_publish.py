@@ -34,7 +34,7 @@ from tests.support.watchdog import InThread
 
 
 class Silent:
-    """Something that listens on a subject and answers as told: None, nothing."""
+    """Subscribes to a subject and sends the given replies; None sends none."""
 
     def __init__(self, server: LocalServer, subject: str, *answers: bytes | None) -> None:
         self.nc = connect(server.url)
@@ -119,7 +119,7 @@ def test_expectation_is_checked_by_the_server(
 
 
 def test_expected_sequence_zero_means_the_first(js: JetStream, stream: Stream) -> None:
-    """Zero is sent, not taken for "none": only the first publish to the stream or the subject passes."""
+    """An expected sequence of zero is sent: only the first publish to the stream or the subject succeeds."""
     js.publish("s.a", expected_last_seq=0)
     js.publish("s.b", expected_last_subject_seq=0)
     with pytest.raises(WrongLastSequenceError) as caught:
@@ -260,7 +260,7 @@ def test_answer_that_asks_to_wait_is_tried_again(nats_server: LocalServer, js: J
     [(5.0, 2, 5 / 3), (5.0, 0, 5.0), (15.0, 59, 1.0), (0.4, 3, 0.4), (3.0, 5, 1.0), (30.0, 2, 10.0)],
 )
 def test_share_of_one_try(left: float, tries_left: int, share: float) -> None:
-    """Tries share the time that is left, but none gets less than a second while there is one."""
+    """The attempts share the time that is left, but each gets at least a second if there is one."""
     assert _share(left, tries_left) == pytest.approx(share)
 
 
