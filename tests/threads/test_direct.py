@@ -173,7 +173,7 @@ def test_reader_comes_back_for_a_flush(asker: Connection) -> None:
 
 
 def test_reader_comes_back_when_no_request_follows(asker: Connection, responder: Responder) -> None:
-    """A server's PING is answered soon, although nobody asks anything."""
+    """A server's PING is answered soon, although no request follows."""
     responder.specials.append(lambda conn, reply: conn.send(responder.message(reply, b"lone") + b"PING\r\n"))
     ask(asker)
     eventually(lambda: responder.pongs == 1)
@@ -256,7 +256,7 @@ def test_answer_of_many_bytes(asker: Connection, responder: Responder) -> None:
 
 @pytest.mark.usefixtures("patient")
 def test_answer_with_headers(asker: Connection, responder: Responder) -> None:
-    """It is the caller's like any other, and so is the server's word that nobody is there."""
+    """A caller receives it like any other, and so it does the server's "no responders"."""
     block = b"NATS/1.0\r\nA: b\r\n\r\n"
     head = b"HMSG %b %b %d %d\r\n"
     responder.specials += [

