@@ -59,7 +59,6 @@ MAX_LINES_OF_NET_CONSUMERS_API = 11_500
 # Private accesses across packages that are allowed: (module, name). Remove what no longer occurs; add nothing.
 ACROSS_PACKAGES = {
     ("_threads", "_getframe"),  # of sys, documented: the stack that a signal handler interrupted
-    ("spark.fetchers", "_raw"),
 }
 # Functions that may be longer, with the reason. Remove what no longer needs it; add nothing.
 LONGER_FUNCTIONS = {
