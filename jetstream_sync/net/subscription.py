@@ -277,8 +277,10 @@ class Subscription:
         Raises TimeoutError when none came, SubscriptionClosedError after unsubscribe or drain,
         ConnectionClosedError, PermissionsError when the server denied the subscription.
         """
-        self._check_synchronous()
-        return self._inbound.take(seconds(timeout))
+        inbound = self._inbound
+        if inbound.has_callback or inbound.link.forked:
+            self._check_synchronous()  # raises
+        return inbound.take(seconds(timeout))
 
     def __iter__(self) -> Iterator[Message]:
         self._check_synchronous()
