@@ -1,12 +1,18 @@
-"""Threads and the queue between them. The only place in the library that creates threads.
+"""Threads, waiting and waking, and the queue between threads: the only place that starts threads.
 
-`Mailbox` is the one hand-over of the library: the reader thread puts runs of messages, callers take them.
-It is a deque with a lock and bare-lock waiters, because `queue.Queue` and `Condition` cost several times
-more per message in CPython:
+Waiting is acquire() on a lock that is taken, waking is release(): CPython has nothing cheaper.
 
-- putting a run takes the lock once and wakes only threads that wait;
-- taking a message that is there takes no lock at all (`deque.popleft` is atomic);
-- a closed mailbox hands out what it holds, then raises the reason it was closed with.
+- `Wakeup`   wakes one thread that sleeps until there is work.
+- `Waiters`  wakes every thread that waits for a condition.
+- `Mailbox`  hands messages from the reader thread to consuming threads. It is a deque with a lock and bare-lock
+             waiters, because `queue.Queue` and `Condition` cost several times more per message:
+             putting a run takes the lock once and wakes only threads that wait; taking a message that is there
+             takes no lock (`deque.popleft` is atomic); a closed mailbox hands out what it holds, then raises the
+             reason it was closed with.
+- `Slot`     is a mailbox for one item and one consuming thread, without a lock.
+
+A signal handler may run, and raise, between any two instructions of the main thread. So waking a thread needs no
+lock that the interrupted code may hold, and `beside` moves work that needs locks to another thread.
 """
 
 from __future__ import annotations
@@ -15,43 +21,106 @@ import os
 import threading
 import time
 import weakref
-from _thread import LockType, allocate_lock, start_new_thread
+from _thread import LockType, allocate_lock, get_ident, start_new_thread
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
-from ._deadline import FOREVER
+from ._deadline import FOREVER, Deadline
 from .errors import ForkError, TimeoutError
 
 T = TypeVar("T")
+
+# --- threads ------------------------------------------------------------------------------------------
 
 
 def spawn(name: str, target: Callable[..., None], *args: Any) -> threading.Thread:
     """Start a daemon thread named `js-<name>`.
 
-    Daemon, so that a script that ends without close() ends at once; the caller argues in a comment why
-    the thread ends and joins it with a timeout on close.
+    Daemon, so that a script that ends without close() ends at once. The caller argues in a comment why the thread
+    ends, and joins it with a timeout on close.
     """
     thread = threading.Thread(target=target, args=args, name=f"js-{name}", daemon=True)
     thread.start()
     return thread
 
 
-def run_detached(target: Callable[..., None], *args: Any) -> None:
-    """Run a short, bounded `target` on a thread of its own.
+def detached(job: Callable[..., None], *args: Any) -> None:
+    """Run a short, bounded `job` on a thread of its own.
 
     Usable in a signal handler and a finalizer: starting it takes no lock of Python's, as Thread.start() would.
     """
+    entry = object()
+    _detached_jobs[entry] = getattr(job, "__qualname__", repr(job))
     try:
-        start_new_thread(target, args)
+        start_new_thread(_run_detached, (entry, job, args))
     except RuntimeError:
-        pass  # the interpreter is shutting down
+        _detached_jobs.pop(entry, None)  # the interpreter is shutting down
+
+
+def _run_detached(entry: object, job: Callable[..., None], args: tuple[Any, ...]) -> None:
+    try:
+        job(*args)
+    finally:
+        _detached_jobs.pop(entry, None)
+
+
+def detached_jobs() -> list[str]:
+    """The names of the detached jobs that are running."""
+    return list(_detached_jobs.values())
+
+
+_detached_jobs: dict[object, str] = {}
+
+
+def beside(job: Callable[[], T], seconds: float) -> T | None:
+    """Run `job` where it may wait for locks; return what it returns and raise what it raises.
+
+    The main thread may be inside a signal handler that interrupted it while it held a lock which `job` needs.
+    There the job runs detached, and the caller waits for it up to `seconds`: None when it is not done by then. It
+    goes on in any case. On other threads the job runs in the calling thread.
+    """
+    if get_ident() != threading.main_thread().ident:
+        return job()
+    outcome: _Outcome[T] = _Outcome()
+    detached(outcome.run, job)
+    if not acquire(outcome.done, min(seconds, FOREVER)):
+        return None
+    if outcome.error is not None:
+        raise outcome.error
+    return outcome.result
+
+
+class _Outcome(Generic[T]):
+    """What became of a job that runs on another thread."""
+
+    def __init__(self) -> None:
+        self.done = locked()
+        self.result: T | None = None
+        self.error: BaseException | None = None
+
+    def run(self, job: Callable[[], T]) -> None:
+        try:
+            self.result = job()
+        except BaseException as error:  # noqa: BLE001 - passed on to the waiting thread
+            self.error = error
+        finally:
+            self.done.release()
 
 
 def join_quietly(thread: threading.Thread | None, timeout: float) -> None:
     """Join `thread` unless it is the calling one (a callback that closes its own connection)."""
-    if thread is not None and thread is not threading.current_thread() and thread.ident is not None:
+    if thread is not None and thread.ident is not None and thread.ident != get_ident():
         thread.join(timeout)
+
+
+# --- waiting and waking ---------------------------------------------------------------------------------
+
+
+class Waiter(Protocol):
+    """What a mailbox wakes: a bare lock, or anything else with release()."""
+
+    def release(self) -> Any: ...
 
 
 def locked() -> LockType:
@@ -61,19 +130,131 @@ def locked() -> LockType:
     return lock
 
 
+def acquire(lock: LockType, timeout: float) -> bool:
+    """Wait up to `timeout` seconds for `lock`. Every wait on a lock with a bound goes through here."""
+    return lock.acquire(timeout=timeout)
+
+
+class Wakeup:
+    """Wakes one thread that sleeps until there is work. A wake-up that comes early is remembered, once."""
+
+    __slots__ = ("_lock",)
+
+    def __init__(self) -> None:
+        self._lock = locked()
+
+    def set(self) -> None:
+        """Wake the thread, or have its next wait() return at once. Takes no lock: usable anywhere."""
+        try:
+            self._lock.release()
+        except RuntimeError:
+            pass  # it is set already
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Sleep until set() or for `timeout` seconds. True when it was set; it is clear afterwards."""
+        return acquire(self._lock, FOREVER if timeout is None else min(max(0.0, timeout), FOREVER))
+
+
+class Waiters:
+    """Threads that wait for a condition which other threads make true."""
+
+    __slots__ = ("_waiting",)
+
+    def __init__(self) -> None:
+        self._waiting: deque[LockType] = deque()
+
+    def __bool__(self) -> bool:
+        return bool(self._waiting)
+
+    def wait_until(self, condition: Callable[[], bool], deadline: Deadline) -> bool:
+        """Block until `condition()` is true; False at the deadline. Once true it is not called again.
+
+        The thread registers first and looks second. A thread that makes the condition true does so first and calls
+        wake_all() second. So one of the two notices the other.
+        """
+        while True:
+            waiter = locked()
+            try:
+                self._waiting.append(waiter)
+                if condition():
+                    return True
+                if not acquire(waiter, deadline.wait_time()):
+                    return condition()
+            finally:
+                try:
+                    self._waiting.remove(waiter)
+                except ValueError:
+                    pass  # woken: wake_all() has removed it
+
+    def wake_all(self) -> None:
+        """Have every waiting thread look again. Takes no lock, never blocks."""
+        waiting = self._waiting
+        while waiting:
+            try:
+                waiter = waiting.popleft()
+            except IndexError:
+                return  # the last one has left meanwhile
+            waiter.release()
+
+
+# --- handing over -----------------------------------------------------------------------------------------
+
+
+class Slot(Generic[T]):
+    """A mailbox for one item, for one consuming thread.
+
+    The first item wins over any error. After it was taken, a close() still wakes the next get().
+    """
+
+    __slots__ = ("_end", "_item", "_wakeup")
+
+    def __init__(self) -> None:
+        self._item: T | None = None
+        self._end: BaseException | None = None
+        self._wakeup = Wakeup()
+
+    def put_run(self, items: Sequence[T]) -> bool:
+        """Hand over the first of `items`; the others are dropped."""
+        self._item = items[0]
+        self._wakeup.set()
+        return True
+
+    def close(self, reason: BaseException, *, discard: bool = False) -> bool:
+        """Have get() raise `reason` when there is no item. The first call wins. `discard` drops the item."""
+        if discard:
+            self._item = None
+        first = self._end is None
+        if first:
+            self._end = reason
+        self._wakeup.set()
+        return first
+
+    def get(self, timeout: float | None = None) -> T:
+        """The item. Blocks up to `timeout` seconds; raises TimeoutError, or the closing reason."""
+        woken = self._item is not None or self._end is not None or self._wakeup.wait(timeout)
+        while woken:
+            item, self._item = self._item, None
+            if item is not None:
+                return item
+            if self._end is not None:
+                raise self._end.with_traceback(None)
+            woken = self._wakeup.wait(timeout)  # set for an item that was taken without waiting
+        raise TimeoutError("no message came in time")
+
+
 class Mailbox(Generic[T]):
-    """A closable first-in-first-out queue: any number of producers and takers."""
+    """A closable first-in-first-out queue for any number of producers and consuming threads."""
 
     __slots__ = ("__weakref__", "_before_wait", "_end", "_items", "_lock", "_waiters", "discarded")
 
     def __init__(self, before_wait: Callable[[], None] | None = None) -> None:
-        """`before_wait` runs in a taker's thread each time it is about to block (to flush gathered acks)."""
+        """`before_wait` runs in a consuming thread each time it is about to block (to send coalesced acks)."""
         self._items: deque[T] = deque()
         self._lock = allocate_lock()  # guards _waiters and _end; held for a few instructions only
-        self._waiters: deque[LockType] = deque()
+        self._waiters: deque[Waiter] = deque()
         self._end: BaseException | None = None
         self._before_wait = before_wait
-        self.discarded = 0  # items that close() threw away
+        self.discarded = 0  # items that close() dropped
         _mailboxes.add(self)
 
     def __len__(self) -> int:
@@ -85,19 +266,19 @@ class Mailbox(Generic[T]):
 
     def snapshot(self) -> list[T]:
         """What is in the mailbox at this moment."""
-        with self._lock:  # producers are held off; a taker may still pop, which copy() survives
+        with self._lock:  # producers are held off; a consuming thread may still pop, which copy() survives
             return list(self._items.copy())
 
     @property
     def items(self) -> deque[T]:
-        """The queue itself, for takers that pop in a loop; whoever finds it empty calls get()."""
+        """The queue itself, for threads that pop in a loop and call get() when it is empty."""
         return self._items
 
     def put(self, item: T) -> bool:
         return self.put_run((item,))
 
     def put_run(self, items: Sequence[T]) -> bool:
-        """Add `items` and wake as many waiting takers. False, and nothing added, once closed."""
+        """Add `items` and wake as many waiting threads. False, and nothing added, once closed."""
         with self._lock:
             if self._end is not None:
                 return False
@@ -107,7 +288,10 @@ class Mailbox(Generic[T]):
         return True
 
     def close(self, reason: BaseException, *, discard: bool = False) -> bool:
-        """Take nothing more in; takers get what is left (unless `discard`), then `reason`. The first call wins."""
+        """Accept nothing more; get() returns what is left (unless `discard`), then raises `reason`.
+
+        The first call wins.
+        """
         with self._lock:
             if discard:
                 self.discarded += len(self._items)
@@ -117,6 +301,15 @@ class Mailbox(Generic[T]):
                 self._end = reason
             self._wake(len(self._waiters))
         return first
+
+    def take_all(self) -> list[T]:
+        """Take everything that is in the mailbox. Never blocks."""
+        taken: list[T] = []
+        try:
+            while True:
+                taken.append(self._items.popleft())
+        except IndexError:
+            return taken
 
     def get(self, timeout: float | None = None) -> T:
         """The next item. Blocks up to `timeout` seconds; raises TimeoutError, or the closing reason."""
@@ -134,10 +327,10 @@ class Mailbox(Generic[T]):
         while True:
             waiter = locked()
             try:
-                woken = not self._enlist(waiter) or waiter.acquire(timeout=max(0.0, ends_at - time.monotonic()))
+                woken = not self.enlist(waiter) or acquire(waiter, max(0.0, ends_at - time.monotonic()))
             finally:
-                # One call into C, with none before it: a signal handler cannot raise in between, so that no
-                # dead waiter stays in front of a living one and swallows its wake-up.
+                # What leave() does, as one call into C with none before it: a signal handler cannot raise in
+                # between and leave a dead waiter in front of a living one, whose wake-up it would swallow.
                 try:
                     waiters.remove(waiter)
                 except ValueError:
@@ -145,12 +338,15 @@ class Mailbox(Generic[T]):
             try:
                 return self._items.popleft()
             except IndexError:
-                # Woken and found nothing: another taker was faster, or the mailbox closed. Look again.
+                # Woken and found nothing: another thread was faster, or the mailbox closed. Look again.
                 if not woken and self._end is None:
                     raise TimeoutError("no message came in time") from None
 
-    def _enlist(self, waiter: LockType) -> bool:
-        """Have `waiter` released when something comes. False when there is something already."""
+    def enlist(self, waiter: Waiter) -> bool:
+        """Have `waiter` released when something comes. False when there is something already.
+
+        Raises the closing reason. The thread that enlists a waiter calls leave() when it stops waiting.
+        """
         with self._lock:
             if self._items:
                 return False
@@ -159,24 +355,31 @@ class Mailbox(Generic[T]):
             self._waiters.append(waiter)
             return True
 
+    def leave(self, waiter: Waiter) -> None:
+        """Stop waiting. A wake-up that has already been spent on `waiter` goes to the next waiting thread."""
+        try:
+            self._waiters.remove(waiter)
+        except ValueError:
+            self._pass_on()
+
     def _pass_on(self) -> None:
-        """A taker was woken; should it not take (a signal handler raised in it), another one must."""
+        """A thread was woken; should it not take (a signal handler raised in it), another one must."""
         with self._lock:
             if self._items:
                 self._wake(1)
 
     def _wake(self, count: int) -> None:
-        # Requires holding _lock.
+        assert self._lock.locked()
         waiters = self._waiters
         for _ in range(min(count, len(waiters))):
             try:
                 waiter = waiters.popleft()
             except IndexError:
-                return  # takers that leave remove themselves without the lock
+                return  # threads that stop waiting remove themselves without the lock
             waiter.release()
 
-    def _abandon(self) -> None:
-        """In a forked child: nobody fills this mailbox here, and its lock may be held by no living thread."""
+    def orphan(self) -> None:
+        """In a forked child: no thread fills this mailbox here, and its lock may be held for ever."""
         self._lock = allocate_lock()
         self._waiters = deque()
         self._before_wait = None
@@ -188,8 +391,11 @@ _mailboxes: weakref.WeakSet[Mailbox[Any]] = weakref.WeakSet()
 
 
 def _after_fork_in_child() -> None:
+    _detached_jobs.clear()
     for mailbox in list(_mailboxes):
-        mailbox._abandon()
+        mailbox.orphan()
 
 
 os.register_at_fork(after_in_child=_after_fork_in_child)
+
+run_detached = detached

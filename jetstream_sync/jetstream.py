@@ -16,7 +16,7 @@ from .api.fields import merged
 from .api.info import AccountInfo, PubAck, StreamInfo
 from .api.publish import Publisher, publish_block
 from .api.publish_async import DEFAULT_MAX_PENDING, AsyncPublisher
-from .api.streams import StreamApi
+from .api.stream_api import StreamApi
 from .consumers.consumer import Consumer
 from .consumers.ordered import OrderedConsumer
 from .consumers.pull_subscription import PullSubscription, subscribe_pull

@@ -11,7 +11,7 @@ from .api.config import ConsumerConfig
 from .api.consumer_api import ConsumerApi
 from .api.fields import merged
 from .api.info import ConsumerInfo, ConsumerPause, RawStreamMsg, StreamInfo
-from .api.streams import StreamApi
+from .api.stream_api import StreamApi
 from .consumers.consumer import Consumer
 from .consumers.ordered import OrderedConsumer
 

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from jetstream_sync._threads import detached_jobs
 from tests.support.eventually import eventually
 
 faulthandler.enable()
@@ -18,15 +19,15 @@ def library_threads() -> set[threading.Thread]:
 
 
 def no_leaks_since(before: set[threading.Thread]) -> bool:
-    leaked = library_threads() - before
+    leaked = [thread.name for thread in library_threads() - before] + detached_jobs()
     if leaked:
-        print("still running:", *sorted(thread.name for thread in leaked))
+        print("still running:", *sorted(leaked))
     return not leaked
 
 
 @pytest.fixture(autouse=True)
 def no_leaked_threads() -> Iterator[None]:
-    """Fail the test that leaves a `js-` thread behind."""
+    """Fail the test that leaves a `js-` thread or a detached job behind."""
     before = library_threads()
     yield
     eventually(lambda: no_leaks_since(before), timeout=3.0, message="no js- thread is left over")

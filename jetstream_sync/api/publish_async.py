@@ -37,7 +37,7 @@ from ..errors import (
 from ..net.connection import is_no_responders
 from ..net.outbox import Ephemeral
 from ..protocol.parser import RawMessage
-from .futures import PubAckFuture, complete_all
+from .pub_ack_future import PubAckFuture, complete_all
 from .publish import checked_retries
 
 if TYPE_CHECKING:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
+import re
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -11,8 +12,8 @@ from typing import Any
 import pytest
 
 from jetstream_sync import ConnectionLostError, JetStreamError, WrongLastSequenceError
-from jetstream_sync.api import futures as futures_module
-from jetstream_sync.api.futures import PubAckFuture
+from jetstream_sync.api import pub_ack_future
+from jetstream_sync.api.pub_ack_future import PubAckFuture
 from tests.support.eventually import eventually
 from tests.support.forks import in_child
 from tests.support.watchdog import InThread
@@ -49,6 +50,25 @@ def publisher() -> Publisher:
 @pytest.fixture
 def future(publisher: Publisher) -> PubAckFuture:
     return PubAckFuture(publisher, b"orders", b"PUB orders 0\r\n\r\n", 0, 0.0)  # type: ignore[arg-type]
+
+
+def test_standard_future_has_the_private_names_that_are_replaced() -> None:
+    """A Python version that adds, renames or drops a private name of Future fails this test with that name."""
+    fields = {name for name in vars(concurrent.futures.Future()) if name.startswith("_")}
+    assert fields == set(pub_ack_future.REPLACED_FIELDS)
+    methods = {name for name in vars(concurrent.futures.Future) if re.match("_(?!_)", name)}
+    # __get_result is called by Future.result() alone, which PubAckFuture overrides.
+    assert methods - {"_Future__get_result"} == set(pub_ack_future.USED_METHODS)
+    states = (concurrent.futures._base.PENDING, concurrent.futures._base.FINISHED)
+    assert states == (pub_ack_future._PENDING, pub_ack_future._FINISHED)
+
+
+def test_every_private_name_of_the_standard_future_is_replaced() -> None:
+    """No field of Future's own is left in use: Future.__init__ is not called, so it would be missing."""
+    own = {name for name in pub_ack_future.REPLACED_FIELDS if name in vars(PubAckFuture)}
+    assert own == set(pub_ack_future.REPLACED_FIELDS)
+    inherited = {name for name in pub_ack_future.USED_METHODS if name not in vars(PubAckFuture)}
+    assert inherited == set(pub_ack_future.USED_METHODS)
 
 
 def test_nothing_is_made_until_somebody_waits(future: PubAckFuture) -> None:
@@ -96,7 +116,7 @@ def test_forked_child_waits_on_futures_though_the_parent_was_completing_one(publ
         future.complete(ACK, None)
         return future.result(5).seq
 
-    with futures_module._making_condition:
+    with pub_ack_future._making_condition:
         assert in_child(wait_in_child) == 7
 
 

@@ -1,0 +1,169 @@
+"""Waking threads: Wakeup, Waiters, Slot, detached jobs, and work done beside the main thread."""
+
+from __future__ import annotations
+
+import signal
+import threading
+import time
+from _thread import allocate_lock
+
+import pytest
+
+from jetstream_sync._deadline import Deadline
+from jetstream_sync._threads import Mailbox, Slot, Waiters, Wakeup, beside, detached, detached_jobs, locked
+from jetstream_sync.errors import NatsError, TimeoutError
+from tests.support.eventually import eventually
+
+
+def test_wakeup_is_remembered_once() -> None:
+    """A wake-up that comes before the wait ends it; two that come before it end one wait."""
+    wakeup = Wakeup()
+    wakeup.set()
+    wakeup.set()
+    assert wakeup.wait(5)
+    assert not wakeup.wait(0.01)
+
+
+def test_wakeup_wakes_a_sleeping_thread() -> None:
+    """set() from another thread ends a wait at once."""
+    wakeup = Wakeup()
+    timer = threading.Timer(0.05, wakeup.set)
+    timer.start()
+    begun = time.monotonic()
+    assert wakeup.wait(None)
+    assert time.monotonic() - begun < 5
+    timer.join()
+
+
+def test_waiters_see_what_became_true_before_they_wait() -> None:
+    """A condition that holds already is not waited for."""
+    assert Waiters().wait_until(lambda: True, Deadline(0))
+
+
+def test_waiters_give_up_at_the_deadline() -> None:
+    """Nothing makes the condition true: False, and no waiter stays behind."""
+    waiters = Waiters()
+    assert not waiters.wait_until(lambda: False, Deadline(0.01))
+    assert not waiters
+
+
+def test_waiters_are_all_woken() -> None:
+    """Each of several threads sees the condition that one thread made true."""
+    waiters, done, seen = Waiters(), [], []
+
+    def wait() -> None:
+        seen.append(waiters.wait_until(lambda: bool(done), Deadline(10)))
+
+    threads = [threading.Thread(target=wait) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    done.append(True)
+    waiters.wake_all()
+    for thread in threads:
+        thread.join(10)
+    assert seen == [True] * 8
+
+
+def test_slot_hands_out_its_item_before_its_error() -> None:
+    """The first item wins over a close; the close is raised by the next get()."""
+    slot: Slot[int] = Slot()
+    slot.put_run([1, 2])
+    slot.close(NatsError("over"))
+    assert slot.get(5) == 1
+    with pytest.raises(NatsError, match="over"):
+        slot.get(5)
+
+
+def test_slot_times_out() -> None:
+    """Nothing comes: TimeoutError, and what comes later is still handed out."""
+    slot: Slot[int] = Slot()
+    with pytest.raises(TimeoutError):
+        slot.get(0.01)
+    slot.put_run([7])
+    assert slot.get(0) == 7
+
+
+def test_slot_close_wakes_a_waiting_thread() -> None:
+    """A close from another thread ends a get() that waits, also after an item was taken."""
+    slot: Slot[int] = Slot()
+    slot.put_run([1])
+    assert slot.get(0) == 1
+    timer = threading.Timer(0.05, slot.close, [NatsError("closed")])
+    timer.start()
+    with pytest.raises(NatsError, match="closed"):
+        slot.get(10)
+    timer.join()
+
+
+def test_mailbox_take_all_empties_it() -> None:
+    """take_all() returns what is there, in order, and leaves nothing."""
+    box: Mailbox[int] = Mailbox()
+    box.put_run([1, 2, 3])
+    assert box.take_all() == [1, 2, 3]
+    assert box.take_all() == []
+
+
+def test_mailbox_wakes_an_enlisted_waiter() -> None:
+    """Anything with release() can wait in a mailbox; once it leaves, its wake-up goes to the next waiter."""
+    box: Mailbox[int] = Mailbox()
+    first, second = locked(), locked()
+    assert box.enlist(first)
+    assert box.enlist(second)
+    box.put(1)
+    assert not first.locked()
+    box.leave(first)
+    assert not second.locked()
+    box.leave(second)
+    assert not box.enlist(locked())
+
+
+def test_detached_jobs_are_listed_while_they_run() -> None:
+    """The table of detached jobs shows a running one by name and forgets it when it ends."""
+    gate = locked()
+    detached(gate.acquire)
+    assert len(detached_jobs()) == 1
+    gate.release()
+    eventually(lambda: not detached_jobs())
+
+
+def test_beside_passes_on_results_and_errors() -> None:
+    """On the main thread the job runs on another one; its result and its error come back."""
+    assert threading.current_thread() is threading.main_thread()
+    assert beside(threading.get_ident, 5) != threading.get_ident()
+
+    def fail() -> None:
+        raise ValueError("no")
+
+    with pytest.raises(ValueError, match="no"):
+        beside(fail, 5)
+
+
+def test_beside_stays_on_other_threads() -> None:
+    """Threads other than the main one are never inside a signal handler: they run the job themselves."""
+    same = []
+    thread = threading.Thread(target=lambda: same.append(beside(threading.get_ident, 5) == threading.get_ident()))
+    thread.start()
+    thread.join(10)
+    assert same == [True]
+
+
+def test_beside_in_a_handler_does_not_wait_for_a_lock_that_the_interrupted_code_holds() -> None:
+    """The handler returns after its bound, and the job ends when the interrupted code releases the lock."""
+    lock = allocate_lock()
+    ended = threading.Event()
+
+    def job() -> None:
+        with lock:
+            ended.set()
+
+    def on_alarm(_number: int, _frame: object) -> None:
+        assert beside(job, 0.05) is None
+
+    before = signal.signal(signal.SIGALRM, on_alarm)
+    try:
+        with lock:
+            signal.raise_signal(signal.SIGALRM)
+            assert not ended.is_set()
+        assert ended.wait(5)
+    finally:
+        signal.signal(signal.SIGALRM, before)
