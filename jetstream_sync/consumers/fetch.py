@@ -170,6 +170,7 @@ def next_message(target: PullTarget, options: FetchOptions) -> JetStreamMessage 
         clock = None
         pull = Pull(target, Slot(), limit=1)
     deadline = Deadline(expires + client_grace(expires))
+    message = None
     try:
         pull.ask(options.body(None if priority.group is None else target.pin_id(priority)))
         while True:
@@ -177,22 +178,24 @@ def next_message(target: PullTarget, options: FetchOptions) -> JetStreamMessage 
             if type(raw) is not ArrivedStatus:
                 if priority.group is not None:
                     target.learn_pin(priority, raw)
-                return JetStreamMessage(raw, link, target.single)
+                message = JetStreamMessage(raw, link, target.single)
+                break
             rule = classify(raw.status)
             if rule.drops_pin:
                 target.drop_pin(priority)
             if rule.fetch in (FetchAction.ERROR, FetchAction.END_ERROR_IF_EMPTY):
                 raise to_error(raw.status, target.next_subject.decode())
             if rule.fetch is not FetchAction.IGNORE:
-                return None
+                break
     except TimeoutError:
-        return None
+        pass
     finally:
         try:
             pull.end()
         except BaseException:  # a signal handler raised in the midst of it: begin anew
             pull.end()
             raise
+    return message
 
 
 def heartbeat_clock(options: FetchOptions) -> HeartbeatClock | None:

@@ -27,7 +27,7 @@ from .chain import Chain, ErrorCallback
 from .consume import Callback, ConsumeContext, start_consume
 from .fetch import MessageBatch
 from .messages import MessageStream
-from .ordered_feed import OrderedBatch, OrderedFeed, OrderedStream
+from .ordered_feed import OrderedFeed, OrderedStream, ordered_fetch, ordered_next
 from .pull_options import DEFAULT_MAX_MESSAGES, ConsumeOptions, FetchOptions
 
 Duration = float | timedelta
@@ -135,17 +135,17 @@ class OrderedConsumer:
         options = FetchOptions.make(
             max_messages, max_bytes=max_bytes, expires=expires, idle_heartbeat=idle_heartbeat
         )
-        return OrderedBatch(self._chain, options).start()
+        return ordered_fetch(self._chain, options)
 
     def fetch_nowait(self, max_messages: int | None = None, *, max_bytes: int | None = None) -> MessageBatch:
         """Like fetch(), but only what is there now."""
         options = FetchOptions.make(max_messages, max_bytes=max_bytes, no_wait=True)
-        return OrderedBatch(self._chain, options).start()
+        return ordered_fetch(self._chain, options)
 
     def next(self, expires: Duration = 5.0, *, idle_heartbeat: Duration | None = None) -> JetStreamMessage | None:
         """One message, or None when none came within `expires`. Raises like fetch()."""
         options = FetchOptions.make(1, expires=expires, idle_heartbeat=idle_heartbeat)
-        return OrderedBatch(self._chain, options).start().take_one()
+        return ordered_next(self._chain, options)
 
     def messages(
         self,

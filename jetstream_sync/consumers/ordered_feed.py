@@ -1,11 +1,11 @@
-"""What messages of an ordered consumer are taken from: OrderedBatch (fetch, next), OrderedFeed (the others).
+"""What messages of an ordered consumer are taken from: OrderedBatchFeed (fetch, next), OrderedFeed (the others).
 
 See chain.py for what a generation is. Both compare sequences as they take messages. After a loss (a gap, a
 deletion, no responders; for OrderedFeed also a missed heartbeat and a disconnect) they go on from the next
 generation.
 
-A batch has no thread: the consuming thread creates the generation itself. It is kept for the next fetch as long
-as the server's word, or the count, proves that it sent nothing that was not handed out.
+A fetch has no thread: the consuming thread creates the generation itself. It is kept for the next fetch as long as
+the server's word, or the count, proves that it sent nothing that was not handed out.
 
 Who does what behind an OrderedFeed:
 
@@ -19,9 +19,8 @@ Who does what behind an OrderedFeed:
   js-reader         a disconnect ends the generation in the same way: what the server had sent in the old session
                     is lost to its consumer, though not to the stream.
 
-`OrderedFeed._lock` guards `ended`, the newest generation and which js-ordered may bring the next; nothing blocks
-under it. Every step of the consuming thread can be repeated: a signal handler may have raised in the midst of
-it.
+`OrderedFeed._lock` guards `ended`, the newest generation and which js-ordered may bring it; nothing blocks under
+it. Every step of the consuming thread can be repeated: a signal handler may have raised in the midst of it.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ import threading
 import time
 from _thread import allocate_lock, get_ident
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import timedelta
 
 from .._deadline import Deadline
@@ -54,8 +53,8 @@ from .messages import MessageStream
 from .pull import ArrivedStatus, PullTarget
 from .pull_options import ConsumeOptions, FetchOptions, client_grace
 from .refill import Refill
-from .status import Kind, classify
-from .take import Endless, loop, take_one
+from .status import FetchAction, Kind, classify, to_error
+from .take import Endless, take_one
 
 # What a fetch has left for its pull when creating the consumer used up its time.
 LEAST_EXPIRES = 0.1
@@ -71,157 +70,145 @@ class Recalled(NatsError):
 RIDDEN_OUT = (*LOST, ConnectionLostError, MissedHeartbeatError, Recalled)
 
 
-# --- fetch and next -------------------------------------------------------------------------------------
+class Order:
+    """What both feeds have: compares sequences as messages are taken, and notes a loss for wait().
 
-
-class OrderedPullFeed(BatchFeed):
-    """The feed of one pull from one generation."""
-
-    def __init__(self, chain: Chain, lease: object, target: PullTarget, options: FetchOptions) -> None:
-        super().__init__(target, options)
-        self.inspect = self._is_next
-        self._chain = chain
-        self._lease = lease
-        self._loss: NatsError | None = None
-        self._concluded = False
-
-    @property
-    def clean(self) -> bool:
-        """Whether everything that the server sent for this pull was handed out."""
-        return self._concluded or self.filled
-
-    def wait(self, timeout: float | None) -> RawMessage:
-        if self._loss is not None:
-            self.end()
-            raise self._loss
-        return super().wait(timeout)
-
-    def on_status(self, status: ArrivedStatus) -> None:
-        if self._loss is None:
-            try:
-                super().on_status(status)
-            except SubscriptionClosedError:
-                self._concluded = True  # the server's word that nothing more comes
-                raise
-
-    def _is_next(self, raw: RawMessage) -> bool:
-        if self._loss is None:
-            try:
-                _, stream_seq, consumer_seq = delivery_of(raw)
-                return self._chain.advance(self._lease, stream_seq, consumer_seq)
-            except NatsError as error:
-                self._loss = error
-        return False
-
-
-class OrderedBatch(MessageBatch):
-    """The messages of one fetch from an ordered consumer; see MessageBatch.
-
-    A consumer that is gone, or a gap, does not end it: it goes on with a follow-up pull from the next
-    generation, for what is left of the messages and the time.
+    `interruptible`: a thread of the user's takes the messages, in which signal handlers may raise, and says itself
+    what it has handed out.
     """
 
-    _feed: OrderedPullFeed
+    def __init__(self, chain: Chain, *, interruptible: bool = True) -> None:
+        self.chain = chain
+        self.lease: object = None
+        self.loss: NatsError | None = None
+        self._interruptible = interruptible
 
-    def __init__(self, chain: Chain, options: FetchOptions) -> None:
-        """Sends nothing: start() does."""
-        self._chain = chain
-        self._options = options
-        self._until = time.monotonic() + (options.expires if options.expires_ns else NO_WAIT_SECONDS)
-        self._lease: object = None
-        self._pulling = False
-        self.in_use = False
+    def is_next(self, raw: RawMessage) -> bool:
+        if self.loss is None:
+            chain = self.chain
+            try:
+                _, stream_seq, consumer_seq = delivery_of(raw)
+                chain.advance(self.lease, stream_seq, consumer_seq)
+                if not self._interruptible:
+                    chain.handed_out = stream_seq
+                return True
+            except NatsError as error:
+                self.loss = error
+        return False
 
-    def start(self) -> OrderedBatch:
-        """Send the pull. Blocks only for a consumer that has to be created."""
+    def recall(self) -> None:
+        """A message that was taken and not handed out is to come again: a signal handler raised in between."""
+        if self.chain.position != self.chain.handed_out:
+            self.loss = Recalled("a message was not handed out because a signal handler raised")
+            self.chain.take_back(self.lease)
+
+    def handing_out(self, messages: Iterator[JetStreamMessage]) -> Iterator[JetStreamMessage]:
+        """`messages`, while the chain is told which of them the user got."""
+        chain = self.chain
         try:
-            self.in_use = True
-            self._lease = self._chain.lease(self)
-            self._pull(self._options)
-            return self
-        except BaseException:
-            self.close()
-            raise
-
-    def __iter__(self) -> Iterator[JetStreamMessage]:
-        chain = self._chain
-        try:
+            self.recall()
             chain.consuming_thread = get_ident()
-            loss: NatsError | None = None
-            while loss is None or self._go_on(loss):
-                try:
-                    for message in loop(self._feed, when_done=True):
-                        chain.handed_out = chain.position
-                        yield message
-                    break
-                except LOST as error:
-                    loss = error
-        except GeneratorExit:  # the loop was left early, perhaps by the garbage collector
-            chain.soon(self.close)
-            raise
+            for message in messages:
+                chain.handed_out = chain.position
+                yield message
+        except GeneratorExit:
+            raise  # the loop was left, by a user who has got the message
         except BaseException:
-            self._take_back()
+            self.recall()
             raise
-        self.close()
 
-    def take_one(self) -> JetStreamMessage | None:
-        """The first message, or None when none comes; ends the pull. Blocks and raises as the iteration does."""
-        chain, message = self._chain, None
+    def hand_out(self, take: Callable[[], JetStreamMessage]) -> JetStreamMessage:
+        """The message that `take` returns, while the chain is told that the user got it."""
+        chain = self.chain
         try:
+            self.recall()
             chain.consuming_thread = get_ident()
-            loss: NatsError | None = None
-            while loss is None or self._go_on(loss):
-                try:
-                    message = take_one(self._feed, _NEVER)
-                    break
-                except SubscriptionClosedError:
-                    break  # ended in order
-                except LOST as error:
-                    loss = error
-            self.close()
+            message = take()
             chain.handed_out = chain.position
             return message
         except BaseException:
-            self._take_back()
+            self.recall()
             raise
 
-    def close(self) -> None:
-        """End the pull and remove its interest at once. Idempotent, never blocks."""
-        if self._pulling:
-            self._feed.end()
-            self._chain.release(self._lease, clean=self._feed.clean)
-        self.in_use = False
 
-    def _take_back(self) -> None:
-        """A signal handler raised: what was not handed out must come again."""
+# --- fetch and next -------------------------------------------------------------------------------------
+
+
+class OrderedBatchFeed(BatchFeed):
+    """The feed of a fetch. Goes on with a follow-up pull, for what is left of the messages and the time."""
+
+    def __init__(self, chain: Chain, options: FetchOptions) -> None:
+        """Sends nothing: start() does."""
+        self.order = Order(chain)
+        self.options = options
+        self.in_use = False
+        self._until = time.monotonic() + (options.expires if options.expires_ns else NO_WAIT_SECONDS)
+        self._concluded = False
+
+    def start(self) -> None:
+        """Send the pull. Blocks only for a consumer that has to be created."""
         try:
-            self._chain.take_back(self._lease)
-        finally:
-            self.close()
+            self.in_use = True
+            self.order.lease = self.order.chain.lease(self)
+            self._pull(self.options)
+        except BaseException:
+            if hasattr(self, "pull"):
+                self.end()
+            self.in_use = False  # the next user of the chain gives up a generation that may exist
+            raise
+
+    def wait(self, timeout: float | None) -> RawMessage:
+        if self.order.loss is not None:
+            self._go_on(self.order.loss)
+        return super().wait(timeout)
+
+    def on_status(self, status: ArrivedStatus) -> None:
+        action = classify(status.status).fetch
+        if action is FetchAction.ERROR:
+            error = to_error(status.status, self.pull.target.next_subject.decode())
+            if isinstance(error, LOST):
+                self.order.loss = self.order.loss or error
+        if self.order.loss is None:
+            # The server's word that nothing more comes.
+            ended = action is FetchAction.END or (action is FetchAction.END_ERROR_IF_EMPTY and self.received > 0)
+            self._concluded = ended
+            super().on_status(status)
+
+    def left(self, count: int, size: int) -> None:
+        self.received += count
+        self.bytes += size
+        if self.in_use:
+            self.order.chain.soon(self.end)
+
+    def end(self) -> None:
+        super().end()
+        self.order.chain.release(self.order.lease, clean=self._concluded or self.filled)
+        self.in_use = False
 
     def _pull(self, options: FetchOptions) -> None:
         left = max(0.0, self._until - time.monotonic())
-        target = self._chain.current(time.sleep, Deadline(left + client_grace(left)), log_failed_try)
-        self._feed = OrderedPullFeed(self._chain, self._lease, target, self._within_time(options))
-        self._pulling = True
-        self._feed.start()
+        target = self.order.chain.current(time.sleep, Deadline(left + client_grace(left)), log_failed_try)
+        super().__init__(target, self._within_time(options))
+        self.inspect = self.order.is_next
+        self.order.loss = None
+        super().start()
 
-    def _go_on(self, error: NatsError) -> bool:
-        """Pull the rest from the next generation; False when nothing is left to ask for."""
+    def _go_on(self, error: NatsError) -> None:
+        """Pull the rest from the next generation; SubscriptionClosedError when nothing is left to ask for."""
         log.debug("ordered consumer: %s; going on from a new one", error)
-        self._chain.discard()
-        self._chain.record_failure()
-        feed = self._feed
-        if feed.filled or time.monotonic() >= self._until or not self.in_use:
-            return False
-        options = feed.options
-        self._pull(
-            options._replace(
-                batch=options.batch - feed.received,
-                max_bytes=None if options.max_bytes is None else options.max_bytes - feed.bytes,
-            )
-        )
-        return True
+        self.pull.end()
+        if isinstance(error, SubscriptionClosedError) or self.filled or time.monotonic() >= self._until:
+            self.end()
+            raise SubscriptionClosedError("the fetch has ended")
+        self.order.chain.discard()
+        self.order.chain.record_failure()
+        most = self.options.max_bytes
+        rest = self.options.batch - self.received
+        try:
+            self._pull(self.options._replace(batch=rest, max_bytes=None if most is None else most - self.bytes))
+        except BaseException:
+            self.end()
+            raise
 
     def _within_time(self, options: FetchOptions) -> FetchOptions:
         left = max(LEAST_EXPIRES, self._until - time.monotonic())
@@ -232,16 +219,45 @@ class OrderedBatch(MessageBatch):
         return options._replace(expires_ns=expires_ns, heartbeat_ns=heartbeat_ns)
 
 
+class OrderedBatch(MessageBatch):
+    """The messages of one fetch from an ordered consumer; see MessageBatch."""
+
+    _feed: OrderedBatchFeed
+
+    def __iter__(self) -> Iterator[JetStreamMessage]:
+        return self._feed.order.handing_out(super().__iter__())
+
+
+def ordered_fetch(chain: Chain, options: FetchOptions) -> MessageBatch:
+    """Send a pull; its messages are taken from what is returned."""
+    feed = OrderedBatchFeed(chain, options)
+    feed.start()
+    return OrderedBatch(feed)
+
+
+def ordered_next(chain: Chain, options: FetchOptions) -> JetStreamMessage | None:
+    """One message, or None when none came within `expires`. Raises as a fetch does."""
+    feed = OrderedBatchFeed(chain, options)
+    try:
+        feed.start()
+        return feed.order.hand_out(lambda: take_one(feed, _NEVER))
+    except SubscriptionClosedError:
+        return None  # ended in order
+    except BaseException:
+        if feed.in_use:
+            feed.end()
+        raise
+
+
 # --- messages and consume -------------------------------------------------------------------------------
 
 
 class Generation(Refill):
     """The pulls from one generation. It ends with whatever may have cost it a message; its owner goes on."""
 
-    def __init__(self, owner: OrderedFeed, chain: Chain, target: PullTarget, options: ConsumeOptions) -> None:
+    def __init__(self, owner: OrderedFeed, target: PullTarget, options: ConsumeOptions) -> None:
         super().__init__(target, options, check=None, on_error=None)
         self._owner = owner
-        self._chain = chain
 
     def report(self, error: BaseException) -> None:
         self._owner.report(error)
@@ -261,7 +277,7 @@ class Generation(Refill):
     def on_status(self, status: ArrivedStatus) -> None:
         super().on_status(status)
         if classify(status.status).kind is Kind.HEARTBEAT:
-            self._chain.check_heartbeat(status[2])
+            self._owner.chain.check_heartbeat(status[2])
 
     def _recover(self, arrived: int, answers: int) -> None:
         raise Recalled("a message was taken and, because a signal handler raised, not handed out")
@@ -273,11 +289,7 @@ class OrderedFeed(Endless):
     def __init__(
         self, chain: Chain, options: ConsumeOptions, *, on_error: ErrorCallback | None, interruptible: bool
     ) -> None:
-        """Sends nothing: start() does.
-
-        `interruptible`: a thread of the user's takes the messages, which a signal handler may interrupt; it says
-        itself what it has handed out.
-        """
+        """Sends nothing: start() does."""
         self.link = chain.link
         self.title = f"ordered consumer of {chain.stream_name}"
         self.on_error = on_error
@@ -285,28 +297,23 @@ class OrderedFeed(Endless):
         self.sized = options.max_bytes is not None
         self.source = SingleSource(acks=False)
         self.items: deque[RawMessage] = deque()
-        self.inspect = self._is_next
+        self.order = Order(chain, interruptible=interruptible)
+        self.inspect = self.order.is_next
         self.number = 0
         self.chain = chain
         self._options = options
-        self._interruptible = interruptible
-        self._lease: object = None
         self._lock = allocate_lock()
-        self._newest: Generation | None = None
-        self._next: Generation | None = None  # brought by js-ordered, not yet taken over
-        self._present: Generation | None = None  # what messages are taken from; None: waiting for the next
-        self._loss: NatsError | None = None  # of the present generation
+        self._newest: Generation | None = None  # None: the next one is still to come
+        self._present: Generation | None = None  # what messages are taken from
         self._job: object = None  # of the js-ordered that may bring the next generation
         self._thread: threading.Thread | None = None
         self._brought = Wakeup()  # for the consuming thread
         self._stopped = Wakeup()  # for js-ordered
 
     def start(self) -> None:
-        """Creates the first generation where needed, and sends its first pull."""
         try:
-            self._lease = self.chain.lease(self)
-            timeout = self.chain.client.timeout
-            target = self.chain.current(self._pause, Deadline(timeout), log_failed_try)
+            self.order.lease = self.chain.lease(self)
+            target = self.chain.current(self._pause, Deadline(self.chain.client.timeout), log_failed_try)
             self._take_over(self._begin(target, None))
         except BaseException:
             self.end(SubscriptionClosedError("the consume could not start"))
@@ -323,41 +330,22 @@ class OrderedFeed(Endless):
         deadline = Deadline(timeout)
         while True:
             generation = self._present or self._await_next(deadline)
-            try:
-                if self._loss is not None:
-                    raise self._loss
-                return generation.wait(deadline.remaining())
-            except TimeoutError:
-                raise
-            except NatsError as error:
-                lost = error
-            self._recover(generation, lost)
+            error = self.order.loss
+            if error is None:
+                try:
+                    return generation.wait(deadline.remaining())
+                except TimeoutError:
+                    raise
+                except NatsError as ended:
+                    error = ended
+            self._recover(generation, error)
 
     def on_status(self, status: ArrivedStatus) -> None:
-        if self._loss is None and self._present is not None:
+        if self.order.loss is None and self._present is not None:
             try:
                 self._present.on_status(status)
             except NatsError as error:
-                self._loss = error
-
-    def _is_next(self, raw: RawMessage) -> bool:
-        if self._loss is None:
-            try:
-                _, stream_seq, consumer_seq = delivery_of(raw)
-                chain = self.chain
-                chain.advance(self._lease, stream_seq, consumer_seq)
-                if not self._interruptible:
-                    chain.handed_out = stream_seq
-                return True
-            except NatsError as error:
-                self._loss = error
-        return False
-
-    def recall(self) -> None:
-        """A message that was taken and not handed out is to come again: a signal handler raised in between."""
-        if self.chain.position != self.chain.handed_out:
-            self._loss = Recalled("a message was not handed out because a signal handler raised")
-            self.chain.take_back(self._lease)
+                self.order.loss = error
 
     # Messages are accounted for with the generation that sent them: the consuming thread does so before each
     # wait(), and only that brings another generation.
@@ -372,8 +360,8 @@ class OrderedFeed(Endless):
     def _await_next(self, deadline: Deadline) -> Generation:
         """The next generation, as soon as js-ordered has brought it."""
         while True:
-            if self._next is not None:
-                return self._take_over(self._next)
+            if self._newest is not None:
+                return self._take_over(self._newest)
             if self.ended is not None:
                 raise self.ended.with_traceback(None)
             if self._thread is None or not self._thread.is_alive():
@@ -384,9 +372,8 @@ class OrderedFeed(Endless):
 
     def _take_over(self, generation: Generation) -> Generation:
         self.items, self.number = generation.items, generation.number
-        self._loss = None
+        self.order.loss = None
         self._present = generation
-        self._next = None
         return generation
 
     def _recover(self, lost: Generation, error: NatsError) -> None:
@@ -404,24 +391,22 @@ class OrderedFeed(Endless):
         self.chain.record_failure()
         if isinstance(error, (ConsumerDeletedError, SequenceMismatchError, NotJSMessageError)):
             self.report(error)  # of the others, some have been reported; a lost connection is not ours to report
-        self._present = None
+        self._newest = self._present = None
 
     # --- ending -------------------------------------------------------------------------------------
 
     def end(self, reason: NatsError, *, discard: bool = False) -> None:
-        """Has the consumer deleted, too."""
         if self.link.forked:
             return  # a forked child does not speak for its parent
         with self._lock:
             if self.ended is None:
                 self.ended = reason
-            reason = self.ended
             newest = self._newest
         self._stopped.set()
         self._brought.set()
         if newest is not None:
-            newest.end(reason, discard=discard)
-        self.chain.release(self._lease, clean=False)
+            newest.end(self.ended, discard=discard)
+        self.chain.release(self.order.lease, clean=False)
 
     def drain_now(self, reason: NatsError, deadline: Deadline) -> None:
         self.draining = self.draining or reason
@@ -441,17 +426,16 @@ class OrderedFeed(Endless):
 
     def _run(self, job: object) -> None:
         try:
-            target = self.chain.create(self._pause, _NEVER, self.report)
-            self._next = self._begin(target, job)
-            self._brought.set()
+            self._begin(self.chain.create(self._pause, _NEVER, self.report), job)
         except NatsError as error:
             if self._job is job:
                 self.end(error)  # when it has ended already, this changes nothing
+        self._brought.set()
         self.chain.delete_dropped()
 
     def _begin(self, target: PullTarget, job: object) -> Generation:
         """Pull from `target`, unless the feed has ended meanwhile, or another js-ordered was started."""
-        generation = Generation(self, self.chain, target, self._options)
+        generation = Generation(self, target, self._options)
         generation.start()
         with self._lock:
             reason = self.ended or self.draining
@@ -471,35 +455,14 @@ class OrderedFeed(Endless):
 
 
 class OrderedStream(MessageStream):
-    """A MessageStream that says what it has handed out."""
+    """A MessageStream that tells the chain what it has handed out."""
 
-    def __init__(self, feed: OrderedFeed) -> None:
-        super().__init__(feed)
-        self._ordered = feed
+    _endless: OrderedFeed
 
     def __iter__(self) -> Iterator[JetStreamMessage]:
-        ordered, chain = self._ordered, self._ordered.chain
-        try:
-            ordered.recall()
-            chain.consuming_thread = get_ident()
-            for message in super().__iter__():
-                chain.handed_out = chain.position
-                yield message
-        except GeneratorExit:
-            raise  # the loop was left: the message was handed out
-        except BaseException:
-            ordered.recall()
-            raise
+        return self._endless.order.handing_out(super().__iter__())
 
     def next(self, timeout: float | timedelta | None = None) -> JetStreamMessage:
-        ordered, chain = self._ordered, self._ordered.chain
         self._feed.check_alone()
-        try:
-            ordered.recall()
-            chain.consuming_thread = get_ident()
-            message = super().next(timeout)
-            chain.handed_out = chain.position
-            return message
-        except BaseException:
-            ordered.recall()
-            raise
+        take = super().next
+        return self._endless.order.hand_out(lambda: take(timeout))

@@ -234,11 +234,13 @@ class Refill(Endless):
     def end(self, reason: NatsError, *, discard: bool = False) -> None:
         if self.link.forked:
             return  # a forked child does not speak for its parent
-        with self._lock:
-            if self.ended is None:
-                self.ended = reason
-            self._discard = self._discard or discard
-        self._wakeup.set()  # first of all: js-refill finishes what a signal handler interrupts here
+        try:
+            with self._lock:
+                if self.ended is None:
+                    self.ended = reason
+                self._discard = self._discard or discard
+        finally:
+            self._wakeup.set()  # in any case: js-refill finishes what a signal handler interrupts here
         self._finish()
 
     def _finish(self) -> None:

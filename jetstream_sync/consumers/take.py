@@ -230,7 +230,8 @@ def runs(feed: Feed, most: int) -> Iterator[list[RawMessage]]:
             if type(raw) is status:
                 feed.on_status(raw)
             elif raw is None and not run:
-                feed.items.appendleft(feed.wait(None))
+                raw = feed.wait(None)  # first: it may put another deque in the place of `items`
+                feed.items.appendleft(raw)
     except SubscriptionClosedError:
         return  # ended in order
     finally:

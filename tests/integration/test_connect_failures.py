@@ -43,7 +43,7 @@ def test_second_server_is_tried_with_the_same_threads(guarded: LocalServer, nats
 def test_exception_during_the_handshake_leaves_no_thread(
     guarded: LocalServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whatever ends connect() ends its threads, be it what a signal handler raised."""
+    """When connect() raises, its threads end, also when the error comes from a signal handler."""
 
     def interrupt(_: object) -> None:
         raise KeyboardInterrupt

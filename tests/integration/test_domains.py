@@ -1,4 +1,4 @@
-"""JetStream domains: a context speaks to the JetStream it names, publishes say where they were stored."""
+"""JetStream domains: a context uses the JetStream that it names, and acks name the domain."""
 
 from __future__ import annotations
 

@@ -8,7 +8,7 @@ import logging
 import threading
 import time
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import FIRST_COMPLETED, FIRST_EXCEPTION, Future
 from typing import Any
 
@@ -34,21 +34,6 @@ from tests.support.eventually import eventually
 from tests.support.forks import in_child, raised_by
 from tests.support.platforms import needs_fork_hooks
 from tests.support.watchdog import InThread
-
-
-@pytest.fixture
-def stream(js: JetStream) -> Stream:
-    return js.create_stream(name="S", subjects=["s.>"], storage="memory")
-
-
-@pytest.fixture
-def mute(nats_server: LocalServer) -> Iterator[str]:
-    """A subject with a subscriber that never replies."""
-    with connect(nats_server.url) as listener:
-        listener.subscribe("mute")
-        listener.flush()
-        yield "mute"
-
 
 # --- futures -------------------------------------------------------------------------------------------
 
@@ -90,7 +75,7 @@ def test_future_fails_as_publish_would_raise(js: JetStream, stream: Stream) -> N
 
 
 def test_result_times_out_without_ending_the_publish(js: JetStream, mute: str) -> None:
-    """The caller's patience is not the publish's: the future stays pending."""
+    """When result(timeout) raises TimeoutError, the future stays pending."""
     future = js.publish_async(mute, timeout=30)
     started = time.monotonic()
     with pytest.raises(concurrent.futures.TimeoutError):
@@ -103,7 +88,7 @@ def test_result_times_out_without_ending_the_publish(js: JetStream, mute: str) -
 
 
 def test_future_cannot_be_cancelled(js: JetStream, mute: str) -> None:
-    """The message is on its way: cancel() says no and changes nothing."""
+    """The message has been sent: cancel() returns False and changes nothing."""
     future = js.publish_async(mute, timeout=0.2)
     assert future.cancel() is False
     assert not future.cancelled()
@@ -126,7 +111,7 @@ def test_failed_future_is_freed(js: JetStream, mute: str) -> None:
 
 
 def test_done_callbacks_run_on_a_thread_of_the_library(js: JetStream, stream: Stream) -> None:
-    """Not on the reader: a callback may publish and wait for the ack."""
+    """Callbacks do not run on the reader thread: one may publish and wait for the ack."""
     names: list[str] = []
     seqs: list[int] = []
     done = threading.Event()
@@ -402,7 +387,7 @@ def test_reconnect_sends_those_with_an_id_again_and_fails_the_others(
 
 
 def test_publish_while_disconnected_is_sent_after_the_reconnect() -> None:
-    """Made in an outage it was sent nowhere yet: with and without id it is stored once."""
+    """A publish during an outage has not been sent yet: it is stored once, with and without an id."""
     with LocalServer() as server, connect(server.url) as nc:
         js = nc.jetstream()
         stream = js.create_stream(name="S", subjects=["s"])
@@ -426,7 +411,7 @@ def test_two_contexts_on_one_connection_do_not_mix(nc: Connection, js: JetStream
 
 
 def test_dropped_context_leaves_nothing_behind(nc: Connection, js: JetStream, stream: Stream, mute: str) -> None:
-    """A context made per call takes its thread and inbox with it, but not before its futures are done."""
+    """The thread and the inbox of a context that is dropped end, but not before its futures are done."""
     js.publish("s.a")
     link = link_of(nc)
     before = len(link.router), len(link.drain_steps)

@@ -19,14 +19,8 @@ from tests.support.watchdog import InThread, under_watchdog
 
 
 @pytest.fixture
-def proxy(nats_server: LocalServer) -> Iterator[FaultProxy]:
-    with FaultProxy(nats_server) as proxy:
-        yield proxy
-
-
-@pytest.fixture
 def echo(nats_server: LocalServer) -> Iterator[Connection]:
-    """Another connection that answers `echo` with what it got, and `silent` not at all."""
+    """Another connection that replies to `echo` with the payload, and does not reply to `silent`."""
     with connect(nats_server.url) as responder:
         responder.subscribe("echo", cb=lambda msg: msg.respond(msg.data, headers=msg.headers))
         responder.subscribe("silent", cb=lambda msg: None)
@@ -191,7 +185,7 @@ def test_request_given_up_while_disconnected_is_not_sent_later(
 
 
 def test_request_deadline_holds_while_others_flood(nats_server: LocalServer) -> None:
-    """A thread that sends along what others publish is not kept from its own deadline."""
+    """A thread that also sends the frames of other threads still returns at its own deadline."""
     stop = threading.Event()
     with connect(nats_server.url) as nc:
 

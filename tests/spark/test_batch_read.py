@@ -217,7 +217,7 @@ def half_matching(
 def test_retention_behind_a_filtered_read_is_no_loss(
     half_matching: Iterator[pa.RecordBatch], js: JetStream
 ) -> None:
-    """What was removed had been read, or did not match: no loss, though it leaves holes that are gone."""
+    """Only messages that had been read, or did not match, were removed: that is no loss."""
     assert next(half_matching).num_rows == 100
     (name,) = js.get_stream("S").consumer_names()
     eventually(lambda: js.get_consumer("S", name).info.num_pending == 0, message="all is on its way")
@@ -237,7 +237,7 @@ def test_retention_ahead_of_a_filtered_read_is_noticed(
 
 
 def test_recreated_between_planning_and_reading(nats_server: LocalServer, fill: Fill, js: JetStream) -> None:
-    """Another stream of the same name is not what was planned."""
+    """A stream that was deleted and created again after planning is reported as data loss."""
     js.create_stream(name="S", subjects=["s.>"])
     fill("s.a", 10)
     reader = JetStreamReader(ReadOptions.parse({"servers": nats_server.url, "stream": "S"}), ("seq",))

@@ -115,7 +115,7 @@ def test_small_windows(nc: Connection, js: JetStream, window: int) -> None:
 
 
 def test_stream_with_a_misleading_name(nc: Connection, js: JetStream) -> None:
-    """An acknowledgement is told by what it says, not by words in it: a stream may be called error."""
+    """An ack of a stream that is called "error" is recognised as an ack."""
     js.create_stream(name="error", subjects=["s.>"], storage="memory")
     assert publish(nc, 1000, timeout=5).stream == "error"
     assert js.get_stream("error").info.state.messages == 1000

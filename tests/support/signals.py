@@ -12,6 +12,10 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 
+class Interrupted(Exception):
+    """What the signal handlers of tests raise."""
+
+
 @contextmanager
 def handler_of(number: signal.Signals, handler: Callable[..., object]) -> Iterator[None]:
     """Install `handler` for this block, at whose end timers (`signal.setitimer`) are cancelled."""

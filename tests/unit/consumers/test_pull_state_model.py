@@ -1,4 +1,4 @@
-"""Pull arithmetic against a simulated server: whatever happens, in whatever order, the counters stay right."""
+"""The pull state against a simulated server: after any sequence of events the counters are right."""
 
 from __future__ import annotations
 
@@ -166,7 +166,7 @@ class Consuming(RuleBasedStateMachine):
 
     @rule(size=st.integers(1, 5), times=st.integers(1, 10))
     def flow(self, size: int, times: int) -> None:
-        """What happens nearly all the time."""
+        """The usual case: messages are sent, taken and processed, and the next pull is sent."""
         for _ in range(times):
             self.deliver(size, 1)
             self.read(1)
