@@ -152,7 +152,17 @@ class _Outcome(Generic[T]):
 def join_quietly(thread: threading.Thread | None, timeout: float) -> None:
     """Join `thread` unless it is the calling one (a callback that closes its own connection)."""
     if thread is not None and thread.ident is not None and thread.ident != get_ident():
-        thread.join(timeout)
+        join(thread, timeout)
+
+
+def join(thread: threading.Thread, timeout: float) -> bool:
+    """Wait up to `timeout` seconds for the end of `thread`: whether it has ended. Every join goes through here."""
+
+    def wait(seconds: float) -> bool:
+        thread.join(seconds)
+        return not thread.is_alive()
+
+    return sliced(wait, timeout)
 
 
 # --- waiting and waking ---------------------------------------------------------------------------------

@@ -10,7 +10,8 @@ from concurrent.futures import Future
 from threading import Condition
 from typing import TYPE_CHECKING, Any
 
-from .._platform import on_fork
+from .._deadline import FOREVER
+from .._platform import WAIT_SLICE, on_fork
 from ..errors import NatsError
 from ..protocol.parser import RawMessage
 from .info import PubAck
@@ -157,10 +158,10 @@ class PubAckFuture(Future[PubAck]):
         deadline = None if timeout is None else time.monotonic() + timeout
         with self._condition:
             while self._state == _PENDING:
-                left = None if deadline is None else deadline - time.monotonic()
-                if left is not None and left <= 0:
+                left = FOREVER if deadline is None else deadline - time.monotonic()
+                if left <= 0:
                     raise concurrent.futures.TimeoutError()
-                self._condition.wait(left)
+                self._condition.wait(min(left, FOREVER, WAIT_SLICE))
 
     def __repr__(self) -> str:
         self._read()

@@ -131,6 +131,7 @@ class Chain:
         self._target: PullTarget | None = None  # of a generation that exists
         self._dropped: dict[str, None] = {}  # generations to be deleted
         self._backoff = Backoff()
+        self._failing = False
         self._reconnects = 0  # of the connection, when the generation was created
         self._used = 0.0
 
@@ -179,16 +180,21 @@ class Chain:
 
     # --- the position ---------------------------------------------------------------------------------
 
-    def advance(self, lease: object, stream_seq: int, consumer_seq: int, name: bytes | None = None) -> bool:
+    def advance(self, lease: object, raw: RawMessage, *, mixed: bool = False) -> bool:
         """A message is about to be handed out: whether it is the next one in order.
 
-        `name` is its generation, where messages of several come one after another: those of another generation,
-        and of a lost one, are not for the user. Raises SequenceMismatchError when one is missing.
+        `mixed`: messages of several generations come one after another. Those of another one, and of a lost one,
+        are not for the user. Raises SequenceMismatchError when a message is missing, NotJSMessageError.
         """
+        tokens = (raw[1] or b"").split(b".")
+        if len(tokens) == 9 and tokens[5].isdigit() and tokens[6].isdigit():  # the usual form, without a detour
+            name, stream_seq, consumer_seq = tokens[3], int(tokens[5]), int(tokens[6])
+        else:
+            name, stream_seq, consumer_seq = delivery_of(raw)
         with self._lock:
             if self._lease is not lease:
                 raise SubscriptionClosedError("stopped; the ordered consumer is in use elsewhere")
-            if name is not None and (self.lost or name != self._wire_name):
+            if mixed and (self.lost or name != self._wire_name):
                 return False
             position = self.position
             if consumer_seq != self._consumer_seq + 1 or (position is not None and stream_seq <= position):
@@ -196,7 +202,8 @@ class Chain:
                 raise SequenceMismatchError(self._consumer_seq + 1, consumer_seq, stream_seq=stream_seq)
             self._consumer_seq = consumer_seq
             self.position = stream_seq
-        if not self._created_is_recovered:
+        if self._failing and not self._created_is_recovered:
+            self._failing = False
             self._backoff.delivered()
         return True
 
@@ -320,6 +327,7 @@ class Chain:
 
     def record_failure(self) -> None:
         """A generation was lost or could not be created: happening again and again, the next try waits."""
+        self._failing = True
         self._backoff.refused(time.monotonic())
 
     @property
@@ -361,11 +369,7 @@ class Chain:
 
 def delivery_of(raw: RawMessage) -> tuple[bytes, int, int]:
     """The name of a message's consumer, its stream and its consumer sequence. Raises NotJSMessageError."""
-    reply = raw[1] or b""
-    tokens = reply.split(b".")
-    if len(tokens) == 9 and tokens[5].isdigit() and tokens[6].isdigit():  # the usual form, without a detour
-        return tokens[3], int(tokens[5]), int(tokens[6])
-    metadata = parse_metadata(reply.decode("utf-8", "replace"))
+    metadata = parse_metadata((raw[1] or b"").decode("utf-8", "replace"))
     return metadata.consumer.encode(), metadata.sequence.stream, metadata.sequence.consumer
 
 

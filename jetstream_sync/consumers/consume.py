@@ -23,7 +23,7 @@ from types import TracebackType
 from typing import Any
 
 from .._deadline import Deadline
-from .._threads import Wakeup, join_quietly, spawn
+from .._threads import Wakeup, join, join_quietly, spawn
 from ..api.message import JetStreamMessage
 from ..errors import NatsError, SubscriptionClosedError, TimeoutError
 from .pull import ArrivedStatus
@@ -85,8 +85,7 @@ class ConsumeContext:
         for worker in self._workers:
             if worker is threading.current_thread():
                 raise NatsError("wait() in the callback would wait for itself")
-            worker.join(deadline.wait_time())
-            if worker.is_alive():
+            if not join(worker, deadline.wait_time()):
                 return False
         error = self.error
         if error is not None:

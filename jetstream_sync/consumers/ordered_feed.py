@@ -47,7 +47,7 @@ from ..errors import (
     TimeoutError,
 )
 from ..protocol.parser import RawMessage
-from .chain import LOST, Chain, ErrorCallback, delivery_of, log, log_failed_try
+from .chain import LOST, Chain, ErrorCallback, log, log_failed_try
 from .fetch import NO_WAIT_SECONDS, BatchFeed, MessageBatch
 from .messages import MessageStream
 from .pull import ArrivedStatus, PullTarget
@@ -87,10 +87,9 @@ class Order:
         if self.loss is None:
             chain = self.chain
             try:
-                _, stream_seq, consumer_seq = delivery_of(raw)
-                chain.advance(self.lease, stream_seq, consumer_seq)
+                chain.advance(self.lease, raw)
                 if not self._interruptible:
-                    chain.handed_out = stream_seq
+                    chain.handed_out = chain.position
                 return True
             except NatsError as error:
                 self.loss = error

@@ -33,7 +33,7 @@ from ..errors import (
     StreamNotFoundError,
 )
 from ..protocol.parser import RawMessage
-from .chain import Chain, delivery_of
+from .chain import Chain
 from .ordered import ordered_config
 from .push import PendingLimits, PushInbound
 
@@ -86,8 +86,7 @@ class OrderedPushInbound(PushInbound):
     def _is_next(self, raw: RawMessage) -> bool:
         """Whether the message is the next one of the present consumer."""
         try:
-            name, stream_seq, consumer_seq = delivery_of(raw)
-            if self._chain.advance(self._lease, stream_seq, consumer_seq, name):
+            if self._chain.advance(self._lease, raw, mixed=True):
                 return True
         except NotJSMessageError:
             pass  # a status of an old consumer

