@@ -14,9 +14,8 @@ from typing import Any, NamedTuple
 
 from .._deadline import Deadline
 from ..errors import BadHeaderError, JetStreamError, NatsError, TimeoutError
-from ..net.connection import Connection, is_no_responders
-from ..net.outbox import Ephemeral
-from ..protocol.headers import VERSION_LINE
+from ..net.link import Link
+from ..protocol.headers import VERSION_LINE, is_no_responders
 from ..protocol.parser import RawMessage
 from ..protocol.subjects import next_nuid, publish_subject
 from .info import PubAck
@@ -53,8 +52,8 @@ class PublishBatch:
     Leaving the block commits, unless an exception is on its way: then nothing is sent.
     """
 
-    def __init__(self, nc: Connection, timeout: float | timedelta) -> None:
-        self._nc = nc
+    def __init__(self, link: Link, timeout: float | timedelta) -> None:
+        self._link = link
         self._timeout = timeout
         self._entries: list[_Entry] = []
         self._closed = False
@@ -121,14 +120,14 @@ class PublishBatch:
         """
         if self._closed or not self._entries:
             raise ValueError("this batch is committed or discarded" if self._closed else "this batch is empty")
-        _check_server(self._nc)
+        _check_server(self._link)
         deadline = Deadline(self._timeout if timeout is None else timeout)
         entries, self._closed = self._entries, True
         last = len(entries)
         blocks = [self._block(entry, number, last) for number, entry in enumerate(entries, 1)]
         # All frames are made before the first is sent: one that is too large must not leave half a batch behind.
         frames = [
-            self._nc._frame(entry.subject, entry.payload, None, block)
+            self._link.frame(entry.subject, entry.payload, None, block)
             for entry, block in zip(entries, blocks, strict=True)
         ]
         if last > 1:
@@ -151,18 +150,16 @@ class PublishBatch:
             )
 
     def _finish(self, last: _Entry, block: bytes, middle: list[tuple[bytes, int]], deadline: Deadline) -> PubAck:
-        outbox = self._nc._outbox
-        waiting = [Ephemeral(frame) for frame, _ in middle]
+        outbox = self._link.outbox
         try:
-            for frame, (_, size) in zip(waiting, middle, strict=True):
-                outbox.publish(frame, size, coalesce=True)
+            for frame, size in middle:
+                outbox.publish(frame, size, keep=False, coalesce=True)
                 if outbox.congested:
                     outbox.wait_for_room()
             raw = self._request(last, block, deadline)
             ack = parse_pub_ack(raw[3], raw[2], last.subject)
         except NatsError:
-            for frame in waiting:
-                outbox.withdraw(frame)
+            outbox.withdraw(*(frame for frame, _ in middle))
             raise
         if ack.count != len(self._entries):
             raise JetStreamError(
@@ -174,7 +171,7 @@ class PublishBatch:
         left = deadline.remaining()
         if left is not None and left <= 0:
             raise TimeoutError("the batch was not committed in time")
-        return self._nc._request_raw(entry.subject, entry.payload, left, block)
+        return self._link.request(entry.subject, entry.payload, left, block)
 
     def __enter__(self) -> PublishBatch:
         return self
@@ -188,6 +185,11 @@ class PublishBatch:
             self.discard()
 
 
+def add_encoded(batch: PublishBatch, subject: bytes, payload: bytes, block: bytes) -> None:
+    """Add a message whose subject and header block (without its blank line) are known to be valid."""
+    batch._add(subject, payload, block)
+
+
 def publish_all(batch: PublishBatch, messages: Iterable[BatchMessage | tuple[Any, ...]]) -> PubAck:
     """Fill `batch` and commit it. Raises ValueError when there are no messages, or too many."""
     for message in messages:
@@ -196,9 +198,9 @@ def publish_all(batch: PublishBatch, messages: Iterable[BatchMessage | tuple[Any
     return batch.commit()
 
 
-def _check_server(nc: Connection) -> None:
+def _check_server(link: Link) -> None:
     """A server that does not know batches stores their messages one by one: better not to send any."""
-    version = str(nc.server_info.get("version", ""))
+    version = str(link.server_info.get("version", ""))
     numbers = version.split("-")[0].split(".")[:2]
     if all(number.isdigit() for number in numbers) and tuple(map(int, numbers)) < SINCE:
         raise JetStreamError(f"atomic batches need server 2.12 or later; this one is {version}")

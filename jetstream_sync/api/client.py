@@ -1,4 +1,4 @@
-"""Requests to the JetStream API: subjects, JSON, errors, paging."""
+"""Requests to the JetStream API: subjects, JSON bodies, errors, paging."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ from typing import Any
 
 from .._deadline import seconds
 from ..errors import JetStreamError, JetStreamNotEnabledError, api_error
-from ..net.connection import is_no_responders
 from ..net.link import Link
+from ..protocol.headers import is_no_responders
 from ..protocol.parser import RawMessage
 from ..protocol.subjects import api_prefix, publish_subject, subscribe_subject, valid_name
 from .kinds import bad_answer
 
 DEFAULT_PREFIX = "$JS.API"
 _WILDCARDS = frozenset("*>")
-_NOT_ENABLED = 10076  # the server's own err_code for it
+_NOT_ENABLED = 10076  # the err_code of a server without JetStream
 
 
 class ApiClient:
-    """Speaks to one JetStream: a connection, an API prefix and a default timeout. Thread-safe."""
+    """Sends requests to one JetStream: a connection, an API prefix and a default timeout. Thread-safe."""
 
     def __init__(self, link: Link, *, domain: str | None, prefix: str, timeout: float | timedelta) -> None:
         if domain is not None:
@@ -29,22 +29,23 @@ class ApiClient:
                 raise ValueError("give domain or prefix, not both: a domain is the prefix $JS.<domain>.API")
             prefix = f"$JS.{valid_name('domain', domain)}.API"
         self.link = link
-        self.nc = link.nc
         self.prefix = api_prefix(prefix)
         self.timeout = seconds(timeout) or 0.0
         if not self.timeout:
             raise ValueError("timeout must be more than zero")
 
     def subject(self, *tokens: str) -> str:
+        """The subject of an API request: the prefix and `tokens`."""
         return ".".join((self.prefix, *tokens))
 
     def request(
         self, *tokens: str, body: Mapping[str, Any] | None = None, timeout: float | timedelta | None = None
     ) -> dict[str, Any]:
-        """The answer to an API request, as JSON.
+        """Send an API request and return the JSON object of its reply. Blocks up to `timeout` seconds.
 
-        Raises APIError or one of its kinds for an error answer, JetStreamNotEnabledError when nobody answers
-        the API at all, TimeoutError, ConnectionLostError, PermissionsError.
+        `timeout` defaults to that of the client. Raises APIError or a subclass for an error reply,
+        JetStreamNotEnabledError when no server serves the API, TimeoutError, ConnectionLostError,
+        PermissionsError.
         """
         subject = self.subject(*tokens)
         raw = self.request_raw(subject, body, timeout)
@@ -53,12 +54,13 @@ class ApiClient:
     def request_raw(
         self, subject: str, body: Mapping[str, Any] | None, timeout: float | timedelta | None = None
     ) -> RawMessage:
+        """Send an API request and return its raw reply, which may be an error. Blocks like request()."""
         payload = b"" if body is None else json.dumps(body, separators=(",", ":")).encode()
-        limit = self.timeout if timeout is None else seconds(timeout)
-        return self.link.request(_request_subject(subject), payload, limit)
+        limit = self.timeout if timeout is None else timeout
+        return self.link.request(_request_subject(subject), payload, seconds(limit))
 
     def pages(self, *tokens: str, key: str, body: Mapping[str, Any] | None = None) -> Iterator[Any]:
-        """All items of a paged list, asking for a page when the one before is used up."""
+        """All items of a paged list. The iterator requests a page when the page before it is used up."""
         offset = 0
         while True:
             answer = self.request(*tokens, body={**(body or {}), "offset": offset})
@@ -70,17 +72,17 @@ class ApiClient:
 
 
 def _request_subject(subject: str) -> bytes:
-    """Some requests carry a filter in their subject, wildcards included, which the server takes as it is."""
+    """The subject as bytes, checked. Some requests carry a filter in their subject, which may have wildcards."""
     return publish_subject(subject) if _WILDCARDS.isdisjoint(subject.split(".")) else subscribe_subject(subject)
 
 
 def answer_of(raw: RawMessage, subject: str) -> dict[str, Any]:
-    """The JSON object of an API answer; raises its error."""
+    """The JSON object of an API reply. Raises the error in the reply, or JetStreamError if it is malformed."""
     if not raw[3] and is_no_responders(raw[2]):
         raise JetStreamNotEnabledError(
             503,
             _NOT_ENABLED,
-            f"nobody answers {subject}: JetStream is not enabled there (server, account or domain)",
+            f"no reply on {subject}: JetStream is not enabled there (server, account or domain)",
         )
     try:
         answer = json.loads(raw[3])
@@ -93,10 +95,10 @@ def answer_of(raw: RawMessage, subject: str) -> dict[str, Any]:
 
 
 def raise_error_of(answer: Mapping[str, Any]) -> None:
-    """Raise what an answer's `error` says, if it has one."""
+    """Raise the error that the field `error` of a reply describes; do nothing when it has none."""
     error = answer.get("error")
     if error is None:
         return
     if not isinstance(error, dict):
-        raise JetStreamError(f"the server answered with an error that cannot be read: {error!r}")
+        raise JetStreamError(f"the server replied with an error that cannot be read: {error!r}")
     raise api_error(error.get("code", 0), error.get("err_code", 0), error.get("description", ""))

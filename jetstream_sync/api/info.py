@@ -1,8 +1,8 @@
-"""What the server tells about streams, consumers, the account and stored messages.
+"""What the server reports about streams, consumers, the account and stored messages.
 
-Names are the server's JSON names. Durations are seconds, times are aware datetimes (None where the server has
-none to tell), lists and dicts are empty when the server leaves them out. Where a version is named the field
-comes from that server or a later one.
+Fields have the server's JSON names. Durations are seconds. Times are aware datetimes, None where the server
+reports none. Lists and dicts are empty where the server omits them. "Since 2.12" means that only a server of that
+version or later reports the field.
 """
 
 from __future__ import annotations
@@ -65,32 +65,32 @@ __all__ = [
 # --- publishing and stored messages ---------------------------------------------------------------
 
 
-@dataclass(slots=True, repr=False)  # with a generated constructor: one is made for every publish
+@dataclass(slots=True, repr=False)  # with a generated constructor, which is faster: every publish returns one
 class PubAck(Info):
     """The server's confirmation that a message is stored."""
 
     stream: str = field(metadata=described(TEXT))
     """The stream that stored it."""
     seq: int = field(metadata=described(UINT64))
-    """Its sequence there; the earlier one's if it is a duplicate."""
+    """The sequence of the message there; for a duplicate, the sequence of the message stored before."""
     duplicate: bool = wire(FLAG, False)
-    """A message with this id had been stored already: this one was not."""
+    """A message with the same message id was stored before, so this one was not stored."""
     domain: str = wire(TEXT, "")
     """The stream's JetStream domain, empty if it has none."""
     val: str = wire(TEXT, "", since="2.12")
     """The counter's new value, as a decimal string, on a stream of counters. Since 2.12."""
     batch: str = wire(TEXT, "", since="2.12")
-    """The id of the batch this ack ends. Since 2.12."""
+    """The id of the batch that this ack confirms. Since 2.12."""
     count: int = wire(UINT64, 0, since="2.12")
     """How many messages that batch had. Since 2.12."""
 
 
 @wire_object
 class RawStreamMsg(Info):
-    """A message read from a stream by sequence or subject, outside of any consumer."""
+    """A message read from a stream by sequence or subject, without a consumer."""
 
     subject: str = field(metadata=described(TEXT))
-    """The subject it was stored under."""
+    """The subject of the message."""
     seq: int = field(metadata=described(UINT64))
     """Its sequence in the stream."""
     data: bytes = wire(BASE64, b"")
@@ -111,7 +111,7 @@ class PeerInfo(Info):
     name: str = wire(TEXT, "")
     """The server's name."""
     current: bool = wire(FLAG, False)
-    """It was seen recently and has everything."""
+    """It was seen recently and is up to date."""
     offline: bool = wire(FLAG, False)
     """It was not seen recently."""
     active: float | None = wire(AGE)
@@ -126,26 +126,26 @@ class PeerInfo(Info):
 
 @wire_object
 class DesiredClusterOrigin(Info):
-    """What a stream or consumer that is being moved was before. Since 2.15."""
+    """The settings of a stream or consumer before the move that is in progress. Since 2.15."""
 
     replicas: int = wire(INT64, 0)
     """Its number of replicas."""
     placement: Placement | None = wire(Nested(Placement))
     """Its placement."""
     retention: RetentionPolicy | str | None = wire(Choice(RetentionPolicy))
-    """Its retention policy, in force until the move is done."""
+    """Its retention policy, which applies until the move is done."""
 
 
 @wire_object
 class DesiredClusterStatus(Info):
-    """How far a move has come. Since 2.15."""
+    """The progress of a move. Since 2.15."""
 
     description: str = wire(TEXT, "")
     """What the leader is doing or waiting for."""
     type: str = wire(TEXT, "")
-    """The same as a word: meta, membership, snapshot, catchup, quorum, blocked, unavailable."""
+    """The kind of that: meta, membership, snapshot, catchup, quorum, blocked or unavailable."""
     err: str = wire(TEXT, "")
-    """The failure behind it, if it persists."""
+    """The error that causes it, if it persists."""
 
 
 @wire_object
@@ -157,9 +157,9 @@ class DesiredCluster(Info):
     replicas: list[PeerInfo] = wire(ListOf(Nested(PeerInfo)), list)
     """The servers that will hold it."""
     origin: DesiredClusterOrigin | None = wire(Nested(DesiredClusterOrigin))
-    """What it was before."""
+    """Its settings before the move."""
     status: DesiredClusterStatus | None = wire(Nested(DesiredClusterStatus))
-    """How far the move has come."""
+    """The progress of the move."""
 
 
 @wire_object
@@ -171,17 +171,17 @@ class ClusterInfo(Info):
     raft_group: str = wire(TEXT, "")
     """The name of its Raft group."""
     leader: str = wire(TEXT, "")
-    """The server that leads it; empty when none does."""
+    """The server that is its leader; empty when there is none."""
     leader_since: datetime | None = wire(TIMESTAMP, since="2.11.9")
-    """Since when that server leads. Since 2.11.9."""
+    """When that server became the leader. Since 2.11.9."""
     system_account: bool = wire(FLAG, False, since="2.11.9")
-    """Replication goes over the system account. Since 2.11.9."""
+    """Replication uses the system account. Since 2.11.9."""
     traffic_account: str = wire(TEXT, "", since="2.11.9")
-    """The account replication goes over. Since 2.11.9."""
+    """The account that replication uses. Since 2.11.9."""
     replicas: list[PeerInfo] = wire(ListOf(Nested(PeerInfo)), list)
     """The other servers that hold it."""
     desired: DesiredCluster | None = wire(Nested(DesiredCluster), since="2.15")
-    """Where it is being moved to, while it is. Since 2.15."""
+    """Where it is being moved to; None when it is not. Since 2.15."""
 
 
 # --- streams --------------------------------------------------------------------------------------
@@ -210,46 +210,46 @@ class StreamState(Info):
     first_ts: datetime | None = wire(TIMESTAMP)
     """When the first message was stored; None when there is none."""
     last_seq: int = wire(UINT64, 0)
-    """The sequence of the last message stored, even if it is gone."""
+    """The sequence of the last message stored, even if it was deleted."""
     last_ts: datetime | None = wire(TIMESTAMP)
     """When the last message was stored; None when there was none."""
     num_subjects: int = wire(UINT64, 0)
-    """How many subjects the messages have."""
+    """How many different subjects the messages have."""
     subjects: dict[str, int] = wire(MapOf(UINT64), dict)
-    """Messages per subject; only when asked for with `subjects_filter`."""
+    """Messages per subject; only when requested with `subjects_filter`."""
     num_deleted: int = wire(UINT64, 0)
-    """How many messages between the first and the last are gone."""
+    """How many messages between the first and the last are deleted."""
     deleted: list[int] = wire(ListOf(UINT64), list)
-    """Their sequences; only when asked for with `deleted_details`."""
+    """Their sequences; only when requested with `deleted_details`."""
     lost: LostStreamData | None = wire(Nested(LostStreamData))
-    """What could not be read from disk."""
+    """Messages that could not be read from disk."""
     consumer_count: int = wire(INT64, 0)
     """How many consumers it has."""
 
 
 @wire_object
 class StreamSourceInfo(Info):
-    """How a stream keeps up with its origin or with one of its sources."""
+    """The state of copying from the origin of a mirror, or from a source."""
 
     name: str = wire(TEXT, "")
     """The other stream's name."""
     external: ExternalStream | None = wire(Nested(ExternalStream))
-    """Where it is, if in another account or domain."""
+    """Where the other stream is, if in another account or domain."""
     lag: int = wire(UINT64, 0)
     """How many messages are still to be copied."""
     active: float | None = wire(AGE)
-    """Seconds since it was last heard from; None when it never was."""
+    """Seconds since the last contact with it; None when there was none."""
     error: APIError | None = wire(SERVER_ERROR)
-    """Why copying fails, if it does."""
+    """Why copying fails; None when it does not."""
     filter_subject: str = wire(TEXT, "")
     """The subjects that are copied; empty means all."""
     subject_transforms: list[SubjectTransform] = wire(ListOf(Nested(SubjectTransform)), list)
-    """The mappings that are applied."""
+    """The mappings that are applied to the subjects."""
 
 
 @wire_object
 class StreamAlternate(Info):
-    """A stream or mirror with the same messages, nearest first."""
+    """A stream or mirror with the same messages."""
 
     name: str = wire(TEXT, "")
     """Its name."""
@@ -261,10 +261,10 @@ class StreamAlternate(Info):
 
 @wire_object
 class StreamInfo(Info):
-    """A stream: its configuration and what it holds."""
+    """A stream: its configuration and its state."""
 
     config: StreamConfig = field(metadata=described(Nested(StreamConfig)))
-    """Its configuration, defaults filled in by the server."""
+    """Its configuration, with the server's defaults."""
     created: datetime | None = wire(TIMESTAMP)
     """When it was created."""
     state: StreamState = wire(Nested(StreamState), StreamState)
@@ -274,13 +274,13 @@ class StreamInfo(Info):
     cluster: ClusterInfo | None = wire(Nested(ClusterInfo))
     """The servers that hold it."""
     mirror: StreamSourceInfo | None = wire(Nested(StreamSourceInfo))
-    """How it keeps up with its origin, if it is a mirror."""
+    """The state of copying from its origin, if it is a mirror."""
     sources: list[StreamSourceInfo] = wire(ListOf(Nested(StreamSourceInfo)), list)
-    """How it keeps up with its sources."""
+    """The state of copying from each of its sources."""
     alternates: list[StreamAlternate] = wire(ListOf(Nested(StreamAlternate)), list)
-    """Where else the same messages are."""
+    """Other streams and mirrors with the same messages, the nearest first."""
     ts: datetime | None = wire(TIMESTAMP)
-    """When the server gathered this."""
+    """When the server created this report."""
 
 
 # --- consumers ------------------------------------------------------------------------------------
@@ -288,14 +288,14 @@ class StreamInfo(Info):
 
 @wire_object
 class SequenceInfo(Info):
-    """A place in a consumer's work."""
+    """A position of a consumer."""
 
     consumer_seq: int = wire(UINT64, 0)
-    """As the consumer counts deliveries."""
+    """The consumer sequence, which counts deliveries."""
     stream_seq: int = wire(UINT64, 0)
-    """As the stream counts messages."""
+    """The stream sequence of the message."""
     last_active: datetime | None = wire(TIMESTAMP)
-    """When it got there; None when it never moved."""
+    """When the consumer reached this position; None when nothing was delivered yet."""
 
 
 @wire_object
@@ -307,12 +307,12 @@ class PriorityGroupState(Info):
     pinned_client_id: str = wire(TEXT, "")
     """The id of the pinned client, empty when none is."""
     pinned_ts: datetime | None = wire(TIMESTAMP)
-    """Since when it is pinned."""
+    """When that client was pinned."""
 
 
 @wire_object
 class ConsumerInfo(Info):
-    """A consumer: its configuration and how far it has come."""
+    """A consumer: its configuration and its state."""
 
     stream_name: str = wire(TEXT, "")
     """The stream it reads."""
@@ -321,19 +321,19 @@ class ConsumerInfo(Info):
     created: datetime | None = wire(TIMESTAMP)
     """When it was created."""
     config: ConsumerConfig = wire(Nested(ConsumerConfig), ConsumerConfig)
-    """Its configuration, defaults filled in by the server."""
+    """Its configuration, with the server's defaults."""
     delivered: SequenceInfo = wire(Nested(SequenceInfo), SequenceInfo)
     """The last message delivered."""
     ack_floor: SequenceInfo = wire(Nested(SequenceInfo), SequenceInfo)
-    """The message up to which everything is acknowledged."""
+    """The message up to which all are acknowledged."""
     num_ack_pending: int = wire(INT64, 0)
-    """How many messages are delivered and not acknowledged."""
+    """How many messages are delivered but not acknowledged."""
     num_redelivered: int = wire(INT64, 0)
     """How many of those were delivered more than once."""
     num_waiting: int = wire(INT64, 0)
-    """How many pull requests wait."""
+    """How many pull requests are waiting."""
     num_pending: int = wire(UINT64, 0)
-    """How many messages that pass its filter are still to be delivered."""
+    """How many messages that match its filter are still to be delivered."""
     cluster: ClusterInfo | None = wire(Nested(ClusterInfo))
     """The servers that hold its state."""
     push_bound: bool = wire(FLAG, False)
@@ -343,21 +343,21 @@ class ConsumerInfo(Info):
     pause_remaining: float = wire(DURATION, 0.0, since="2.11")
     """For how many more seconds it is paused. Since 2.11."""
     ts: datetime | None = wire(TIMESTAMP)
-    """When the server gathered this."""
+    """When the server created this report."""
     priority_groups: list[PriorityGroupState] = wire(ListOf(Nested(PriorityGroupState)), list, since="2.11")
     """Its priority groups. Since 2.11."""
 
 
 @wire_object
 class ConsumerPause(Info):
-    """The answer to pausing or resuming a consumer. Since 2.11."""
+    """The state of a consumer that was paused or resumed. Since 2.11."""
 
     paused: bool = wire(FLAG, False)
     """It is paused now."""
     pause_until: datetime | None = wire(TIMESTAMP)
-    """Until when."""
+    """Until when it is paused."""
     pause_remaining: float = wire(DURATION, 0.0)
-    """For how many more seconds."""
+    """For how many more seconds it is paused."""
 
 
 # --- the account ----------------------------------------------------------------------------------
@@ -387,22 +387,22 @@ class AccountLimits(Info):
 
 @wire_object
 class Tier(Info):
-    """What is used and allowed, in total or with one number of replicas."""
+    """What an account uses and may use: in total, or of streams with one number of replicas."""
 
     memory: int = wire(UINT64, 0)
     """Bytes used in memory."""
     storage: int = wire(UINT64, 0)
     """Bytes used on disk."""
     reserved_memory: int = wire(UINT64, 0)
-    """Bytes in memory set aside by `max_bytes` of streams. May exceed 2**63."""
+    """Bytes in memory that `max_bytes` of streams reserves. May exceed 2**63."""
     reserved_storage: int = wire(UINT64, 0)
-    """Bytes on disk set aside by `max_bytes` of streams. May exceed 2**63."""
+    """Bytes on disk that `max_bytes` of streams reserves. May exceed 2**63."""
     streams: int = wire(INT64, 0)
     """How many streams there are."""
     consumers: int = wire(INT64, 0)
     """How many consumers there are."""
     limits: AccountLimits = wire(Nested(AccountLimits), AccountLimits)
-    """What is allowed."""
+    """The limits."""
 
 
 @wire_object
@@ -414,18 +414,18 @@ class APIStats(Info):
     total: int = wire(UINT64, 0)
     """Requests since the server started."""
     errors: int = wire(UINT64, 0)
-    """Requests that were answered with an error."""
+    """Requests that failed."""
     inflight: int = wire(UINT64, 0)
-    """Requests being worked on."""
+    """Requests being processed."""
 
 
 @wire_object
 class AccountInfo(Tier):
-    """JetStream's use by this account, and its limits. With tiers: totals here, the limits in the tiers."""
+    """What this account uses of JetStream, and its limits. With tiers, the limits are in the tiers."""
 
     domain: str = wire(TEXT, "")
     """The JetStream domain, empty if there is none."""
     api: APIStats = wire(Nested(APIStats), APIStats)
     """Use of the API."""
     tiers: dict[str, Tier] = wire(MapOf(Nested(Tier)), dict)
-    """Use and limits by tier, for example `R1` and `R3`; empty when the account has no tiers."""
+    """Use and limits of each tier, for example `R1` and `R3`; empty when the account has no tiers."""

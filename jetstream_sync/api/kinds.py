@@ -1,7 +1,7 @@
-"""What a field of JetStream's JSON can hold: its Python form, its wire form, and what a user may put there.
+"""The kinds of values in JetStream's JSON: their Python form, their wire form, and the checks of user input.
 
-Reading is lenient about values and strict about types: a wrong type is a `JetStreamError` naming the field.
-Writing is strict about both, so that a mistake is refused before anything is sent.
+Reading is lenient about values and strict about types: a wrong type raises a `JetStreamError` that names the
+field. Writing is strict about both, so that a mistake is found before anything is sent.
 """
 
 from __future__ import annotations
@@ -19,18 +19,19 @@ from ..protocol.headers import Headers, encode_headers
 from ..protocol.subjects import publish_subject, queue_name, subscribe_subject, valid_name
 
 _NANOSECONDS = 1_000_000_000
-# Go's longest duration. As a float it rounds up to one nanosecond too many, which encoding takes off again.
+# The longest duration in Go. As a float it is rounded up by a nanosecond; encode() limits it again.
 _MOST_NANOSECONDS = 2**63 - 1
 _LONGEST = _MOST_NANOSECONDS / _NANOSECONDS
 
 
 class WireEnum(str, Enum):
-    """A choice the server knows by name: equal to, printed as, and replaceable by that string."""
+    """A choice that the server knows by name. It equals and prints as that string, which may be used instead."""
 
     def __str__(self) -> str:
         return str.__str__(self)
 
-    # Before 3.12 Enum formats a mixed-in value, since then its str(): say it, for one result everywhere.
+    # Before Python 3.12, Enum formats the mixed-in value, since then str(self). Defined here, it is always the
+    # same.
     def __format__(self, format_spec: str) -> str:
         return str.__format__(self, format_spec)
 
@@ -39,13 +40,13 @@ class WireEnum(str, Enum):
 
 
 class UnknownChoice(str):
-    """A choice that came from a newer server: a plain string but for being accepted when sent back."""
+    """A choice that only a newer server knows: a string that is accepted in a config and sent back."""
 
     __slots__ = ()
 
 
 class WireObject(Protocol):
-    """An object of the codec in fields.py, which is built on this module."""
+    """A config or info, as defined in fields.py, which imports this module."""
 
     def __init__(self, **fields: Any) -> None: ...
 
@@ -56,42 +57,42 @@ class WireObject(Protocol):
 
 
 def bad_answer(where: str, expected: str, value: object) -> JetStreamError:
-    """The error for a value of the wrong JSON type, which is shown, but not a megabyte of it."""
+    """The error for a value of the wrong JSON type. Its text shows the start of the value."""
     shown = repr(value)
     shown = shown if len(shown) <= 80 else shown[:77] + "..."
-    return JetStreamError(f"the server's answer cannot be read: {where} should be {expected}, not {shown}")
+    return JetStreamError(f"the server's reply cannot be read: {where} should be {expected}, not {shown}")
 
 
 # --- kinds ----------------------------------------------------------------------------------------
 
 
 class Kind:
-    """What a field holds. `coerce` takes the user's value, `encode` writes JSON, `decode` reads JSON."""
+    """The kind of a field's value: `coerce` checks the user's value, `encode` writes JSON, `decode` reads JSON."""
 
     expected: ClassVar[str] = ""
-    # The JSON type, if any, all of whose values are taken as they are.
+    # A JSON type whose values need no decoding at all; None when there is none.
     plain: ClassVar[type | None] = None
-    # Python's value may be coarser than the wire's; then the wire's own is kept for sending back.
+    # Whether the wire form may be more precise than the Python form. It is then kept to be sent back.
     lossy: bool = False
 
     def coerce(self, value: Any, where: str) -> Any:
-        """`value` in its canonical Python form; TypeError or ValueError, naming `where`, if it is wrong."""
+        """`value` in its canonical Python form. Raises TypeError or ValueError, which name the field `where`."""
         if not self._fits(value):
             raise TypeError(f"{where} must be {self.expected}, not {type(value).__name__}")
         return value
 
     def encode(self, value: Any) -> Any:
-        """The JSON value of a coerced one."""
+        """The JSON form of a coerced value."""
         return value
 
     def decode(self, value: Any, where: str) -> Any:
-        """The Python value of what the server sent; JetStreamError when it has the wrong type."""
+        """The Python form of a JSON value. Raises JetStreamError when it has the wrong type."""
         if not self._fits(value):
             raise bad_answer(where, self.expected, value)
         return value
 
     def is_exact(self, value: Any, decoded: Any) -> bool:
-        """Whether `decoded` says all that the server's `value` does."""
+        """Whether `decoded` is as precise as the JSON `value`."""
         return bool(self.encode(decoded) == value)
 
     def _fits(self, value: object) -> bool:
@@ -107,7 +108,7 @@ class Flag(Kind):
 
 
 class Integer(Kind):
-    """A number within what the server's own type holds; it would refuse the whole request otherwise."""
+    """An integer in the range of the server's type. Out of range, the server would refuse the whole request."""
 
     expected = "an integer"
     plain = int
@@ -126,7 +127,7 @@ class Integer(Kind):
 
 
 class Text(Kind):
-    """A string. `check` refuses what the server would; the empty string means unset unless `required`."""
+    """A string. `check` rejects what the server would reject. An empty string means unset unless `required`."""
 
     expected = "a string"
     plain = str
@@ -146,7 +147,7 @@ class Text(Kind):
 
 
 class Choice(Kind):
-    """One of an enum's values. A string the enum does not know is taken from the server only."""
+    """A value of an enum. A string that the enum does not know is accepted only from the server."""
 
     expected = "a string"
 
@@ -188,7 +189,7 @@ class Duration(Kind):
             value = value.total_seconds()
         elif isinstance(value, bool) or not isinstance(value, (int, float)):
             raise TypeError(f"{where} must be {self.expected}, not {type(value).__name__}")
-        if not 0 <= value < float("inf"):  # also refuses NaN
+        if not 0 <= value < float("inf"):  # True for NaN, too
             raise ValueError(f"{where} must be a number of seconds and not negative: {value}")
         if value > _LONGEST:
             raise ValueError(f"{where} is too long, the server counts up to 292 years: {value}")
@@ -201,12 +202,12 @@ class Duration(Kind):
         return INTEGER.decode(value, where) / _NANOSECONDS
 
     def is_exact(self, value: Any, decoded: Any) -> bool:
-        # A float tells all numbers of up to fifteen digits apart, and that is what is left of whole microseconds.
+        # A float holds any integer of up to fifteen digits exactly: whole microseconds below 10**18 ns are exact.
         return (value % 1000 == 0 and abs(value) < 10**18) or super().is_exact(value, decoded)
 
 
 class Age(Duration):
-    """How long ago something happened, in seconds; the server says -1 for never, which is None here."""
+    """The time since an event, in seconds; None if it never happened (-1 on the wire)."""
 
     def decode(self, value: Any, where: str) -> Any:
         age = super().decode(value, where)
@@ -214,7 +215,7 @@ class Age(Duration):
 
 
 class Timestamp(Kind):
-    """An aware datetime in Python; RFC 3339 on the wire, whose nanoseconds are cut to microseconds."""
+    """An aware datetime in Python, RFC 3339 on the wire. Nanoseconds are truncated to microseconds."""
 
     expected = "an RFC 3339 time"
     lossy = True
@@ -259,7 +260,7 @@ class Base64(Kind):
 
 
 class HeaderBlock(Base64):
-    """`Headers` in Python, the base64 of their wire block in JSON."""
+    """`Headers` in Python, base64 of their wire form in JSON."""
 
     def encode(self, value: Any) -> Any:
         return super().encode(encode_headers(value) if value.raw is None else value.raw)
@@ -289,7 +290,7 @@ class ServerError(Kind):
 
 
 class Nested(Kind):
-    """Another object of this codec; a user may give a dict of its fields instead."""
+    """A nested config or info. A user may pass a dict of its fields instead."""
 
     expected = "an object"
 
@@ -360,7 +361,7 @@ class MapOf(Kind):
 
 
 def _naming_field(check: Callable[[str], object]) -> Callable[[str, str], None]:
-    """A check of subjects.py whose error also says which field it was."""
+    """A check of subjects.py; its error also names the field."""
 
     def checked(where: str, text: str) -> None:
         try:
@@ -393,11 +394,11 @@ SERVER_ERROR = ServerError()
 
 
 def nanoseconds(seconds: float) -> int:
-    """`seconds` as integer nanoseconds: the number as it is written, so 0.1 is exactly 100 000 000."""
+    """`seconds` as integer nanoseconds, converted as a decimal number: 0.1 is exactly 100 000 000."""
     if isinstance(seconds, int):
         return seconds * _NANOSECONDS
-    # seconds * 1e9 would round twice; repr() is the shortest decimal that means this float. It has an exponent
-    # only where twelve decimals say all there is to say.
+    # seconds * 1e9 would round twice. repr() is the shortest decimal number that is this float. Where repr() has
+    # an exponent, twelve decimals are enough.
     text = repr(seconds)
     whole, _, decimals = (f"{seconds:.12f}" if "e" in text else text).partition(".")
     exact = int(whole) * _NANOSECONDS + int(decimals[:9].ljust(9, "0"))
@@ -413,10 +414,10 @@ _GO_ZERO_TIME = "0001-01-01T00:00:00Z"
 
 
 def parse_time(text: str) -> datetime | None:
-    """An RFC 3339 time as an aware datetime, cut to microseconds; None for Go's zero time."""
+    """An RFC 3339 time as an aware datetime, truncated to microseconds; None for Go's zero time."""
     if text == _GO_ZERO_TIME:
         return None
-    if _USUAL_TIME.fullmatch(text):  # nine digits, in UTC: most times are
+    if _USUAL_TIME.fullmatch(text):  # nine decimals and UTC, as in most times
         return datetime.fromisoformat(text[:26] + "+00:00")
     match = _RFC3339.fullmatch(text)
     if match is None:

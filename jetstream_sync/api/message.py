@@ -11,9 +11,9 @@ from typing import NamedTuple, Protocol
 
 from .._deadline import seconds
 from ..errors import ForkError, NatsError, NoRespondersError, NotJSMessageError
-from ..net.connection import is_no_responders
 from ..net.link import Link
 from ..net.message import Message
+from ..protocol.headers import is_no_responders
 from ..protocol.parser import RawMessage
 from .kinds import nanoseconds
 
@@ -82,11 +82,11 @@ class Source(Protocol):
 
     @property
     def items(self) -> Sized:
-        """What waits behind the message: while it is not empty, acks may coalesce."""
+        """What waits behind the message: while it is not empty, acks may be coalesced."""
 
 
 class SingleSource:
-    """The source of messages that come one at a time: their acks leave at once."""
+    """The source of messages that have none behind them: their acks leave at once."""
 
     items: Sized = ()
 
@@ -177,7 +177,7 @@ class JetStreamMessage(Message):
         link, reply = self._where()
         source = self._source
         if source.acks:
-            # With more messages waiting the acks leave together; a single one leaves at once.
+            # With more messages waiting the acks are coalesced and leave together; a single one leaves at once.
             link.outbox.ack(b"PUB %b %d\r\n%b\r\n" % (reply, len(body), body), coalesce=bool(source.items))
 
     def _where(self) -> tuple[Link, bytes]:

@@ -11,15 +11,14 @@ from typing import TYPE_CHECKING, Any
 
 from .._deadline import seconds
 from ..errors import APIError, ConnectionLostError, NatsError, NoStreamResponseError, TimeoutError
-from ..net.connection import is_no_responders
-from ..protocol.headers import Headers, encode_headers
+from ..protocol.headers import Headers, encode_headers, is_no_responders
 from ..protocol.subjects import publish_subject, subscribe_subject, valid_name
 from .client import raise_error_of
 from .info import PubAck
 from .kinds import bad_answer
 
 if TYPE_CHECKING:
-    from ..net.connection import Connection
+    from ..net.link import Link
 
 MSG_ID = "Nats-Msg-Id"
 
@@ -131,8 +130,8 @@ def checked_retries(retry_attempts: int) -> int:
 class Publisher:
     """Publishes one message at a time. Thread-safe."""
 
-    def __init__(self, nc: Connection, timeout: float) -> None:
-        self._nc = nc
+    def __init__(self, link: Link, timeout: float) -> None:
+        self._link = link
         self._timeout = timeout
 
     def publish(
@@ -155,7 +154,7 @@ class Publisher:
         for tries_left in range(checked_retries(retry_attempts), -1, -1):
             wait = _share(left, tries_left) if has_msg_id else left
             try:
-                raw = self._nc._request_raw(wire_subject, payload, wait, block)
+                raw = self._link.request(wire_subject, payload, wait, block)
                 return parse_pub_ack(raw[3], raw[2], wire_subject)
             except NatsError as error:
                 left = ends_at - time.monotonic()

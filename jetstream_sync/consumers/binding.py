@@ -20,7 +20,7 @@ from ..api.consumer_api import ConsumerApi
 from ..api.fields import merged
 from ..api.info import ConsumerInfo
 from ..api.kinds import WireEnum
-from ..api.streams import StreamApi
+from ..api.stream_api import StreamApi
 from ..errors import (
     APIError,
     ConsumerConfigError,

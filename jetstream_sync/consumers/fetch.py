@@ -27,8 +27,8 @@ NO_WAIT_SECONDS = 5.0
 class BatchFeed:
     """The feed of a fetch: one pull, which the consuming thread ends. What is dropped ends, too."""
 
-    def __init__(self, target: PullTarget, options: FetchOptions) -> None:
-        """Sends nothing: start() does."""
+    def __init__(self, target: PullTarget, options: FetchOptions, deadline: Deadline | None = None) -> None:
+        """Sends nothing: start() does. `deadline`: of the client; by default some time after `expires`."""
         self.link = target.link
         self.options = options
         self.sized = options.max_bytes is not None
@@ -45,7 +45,7 @@ class BatchFeed:
         self.pull = Pull(target, box, limit=1 if options.batch == 1 and self._clock is None else 0)
         self.source: Source = self.pull
         wait = options.expires + client_grace(options.expires) if options.expires_ns else NO_WAIT_SECONDS
-        self._deadline = Deadline(wait)
+        self._deadline = deadline or Deadline(wait)
 
     def start(self) -> None:
         """Send the pull. Blocks for nothing."""
@@ -170,6 +170,7 @@ def next_message(target: PullTarget, options: FetchOptions) -> JetStreamMessage 
         clock = None
         pull = Pull(target, Slot(), limit=1)
     deadline = Deadline(expires + client_grace(expires))
+    message = None
     try:
         pull.ask(options.body(None if priority.group is None else target.pin_id(priority)))
         while True:
@@ -177,22 +178,24 @@ def next_message(target: PullTarget, options: FetchOptions) -> JetStreamMessage 
             if type(raw) is not ArrivedStatus:
                 if priority.group is not None:
                     target.learn_pin(priority, raw)
-                return JetStreamMessage(raw, link, target.single)
+                message = JetStreamMessage(raw, link, target.single)
+                break
             rule = classify(raw.status)
             if rule.drops_pin:
                 target.drop_pin(priority)
             if rule.fetch in (FetchAction.ERROR, FetchAction.END_ERROR_IF_EMPTY):
                 raise to_error(raw.status, target.next_subject.decode())
             if rule.fetch is not FetchAction.IGNORE:
-                return None
+                break
     except TimeoutError:
-        return None
+        pass
     finally:
         try:
             pull.end()
         except BaseException:  # a signal handler raised in the midst of it: begin anew
             pull.end()
             raise
+    return message
 
 
 def heartbeat_clock(options: FetchOptions) -> HeartbeatClock | None:

@@ -1,11 +1,11 @@
-"""What a status means: one table from (code, text) to a action, used by everything that reads statuses.
+"""What a status means: one table from (code, text) to actions, used by all code that reads statuses.
 
-Pure: no socket, threading or time. Everything here is immutable and thread-safe.
+No socket, thread or clock. Everything here is immutable and thread-safe.
 
-A status is a message without a body by which the server answers a pull or keeps a subscription alive:
-`NATS/1.0 <code> <text>` and perhaps a few headers. Each row of the table says what it means for a fetch (and
-next), for a consume (and messages), for a push subscription, and for the older pull subscription, and
-which pulls it ends when it does not carry the number of messages that were left (`PullState.status`).
+A status is a message without a body, `NATS/1.0 <code> <text>`, possibly with headers. The server sends it to end a
+pull or to keep a subscription alive. Each row of the table says what the status means for a fetch (and next), for
+a consume (and messages), for a push subscription and for the fetch of a pull subscription. It also says which
+pulls the status ends if it does not tell how many messages were left (`PullState.status`).
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ __all__ = [
 
 
 class Kind(Enum):
-    """The name of a status; texts that differ by a detail only share one."""
+    """The kind of a status. Texts that differ only in a detail have the same kind."""
 
     HEARTBEAT = "Idle Heartbeat"
     FLOW_CONTROL = "FlowControl Request"
@@ -59,40 +59,40 @@ class Kind(Enum):
 
 
 class FetchAction(Enum):
-    """What a status does to a fetch or next, and to a pull subscription's fetch."""
+    """What a fetch, next, or the fetch of a pull subscription does on a status."""
 
-    IGNORE = "ignore"  # a sign of life
-    END = "end"  # ends normally, with what came before it
-    END_ERROR_IF_EMPTY = "end, error if empty"  # the same, but an error when nothing came
-    ERROR = "error"  # what came before is delivered first, then the error is raised
+    IGNORE = "ignore"  # only shows that the server is alive
+    END = "end"  # end normally, with the messages that came before
+    END_ERROR_IF_EMPTY = "end, error if empty"  # end normally; raise the error if no message came before
+    ERROR = "error"  # hand out the messages that came before, then raise the error
 
 
 class ConsumeAction(Enum):
-    """What a status does to a consume or messages. All but the first and the last mean: pull again."""
+    """What a consume or messages does on a status. All but IGNORE and TERMINAL also mean: pull again."""
 
     IGNORE = "ignore"
-    SILENT = "silent"  # a pull's normal end
-    SILENT_IF_DELIVERED = "silent if delivered"  # nothing delivered since the last one: warn and back off
-    WARN = "warn"  # reported as a warning
-    ERROR = "error"  # reported as an error
-    TERMINAL = "terminal"  # the consume concludes with the error
+    SILENT = "silent"  # the normal end of a pull
+    SILENT_IF_DELIVERED = "silent if delivered"  # warn and back off if no message came since the last such status
+    WARN = "warn"  # report a warning
+    ERROR = "error"  # report an error
+    TERMINAL = "terminal"  # end the consume with the error
 
 
 class PushAction(Enum):
-    """What a status does to a push subscription."""
+    """What a push subscription does on a status."""
 
     HEARTBEAT = "heartbeat"
-    FLOW = "flow"  # to be answered when the user reaches this point of the buffer
+    FLOW = "flow"  # reply when all messages before it in the buffer have been handed out
     SWALLOW = "swallow"
     RAISE = "raise"
 
 
 class Ends(Enum):
-    """Which of a consume's pulls a status ends when it has no pending headers.
+    """Which pulls of a consume a status ends when it has no pending headers.
 
-    All pulls of a consume share one reply subject, so the status itself does not say. What the server does
-    says it: a refused pull never entered its queue, so it is the newest; a pull that ends later is taken for
-    the oldest; a new leader, or no leader, knows none of them.
+    All pulls of a consume share one reply subject, so the status does not tell. It follows from what the server
+    does: it refuses a pull on arrival, so a refused pull is the newest; a pull that ends later is assumed to be
+    the oldest; and after a change of leader the server knows no pull.
     """
 
     NONE = "none"
@@ -102,7 +102,7 @@ class Ends(Enum):
 
 
 class Rule(NamedTuple):
-    """One row: the meaning of a status for each of its readers."""
+    """A row of the table: what a status means for each way of consuming."""
 
     kind: Kind
     fetch: FetchAction
@@ -110,13 +110,13 @@ class Rule(NamedTuple):
     push: PushAction
     pull_subscription: FetchAction
     ends: Ends
-    backs_off: bool = False  # a consume that gets it again and again must not pull in a hot loop
-    drops_pin: bool = False  # the stored pin id is no longer valid
-    hint: str = ""  # what the user can do about it
+    backs_off: bool = False  # a consume waits before it pulls again, so that it never becomes a busy loop
+    drops_pin: bool = False  # the pin id that the client has stored is no longer valid
+    hint: str = ""  # what the user can do; part of the error text
 
 
 class Pending(NamedTuple):
-    """What a status says was left of the pull it ends; None when it does not say."""
+    """How much was left of the pull that a status ends; None when the status does not tell."""
 
     messages: int | None
     bytes: int | None
@@ -128,13 +128,13 @@ _HEARTBEAT = Rule(Kind.HEARTBEAT, _F.IGNORE, _C.IGNORE, _P.HEARTBEAT, _F.IGNORE,
 _BAD_REQUEST = Rule(Kind.BAD_REQUEST, _F.ERROR, _C.ERROR, _P.RAISE, _F.ERROR, Ends.NEWEST, backs_off=True)
 _NO_MESSAGES = Rule(
     Kind.NO_MESSAGES, _F.END, _C.SILENT, _P.SWALLOW, _F.END, Ends.OLDEST, backs_off=True
-)  # backs off: only a no_wait pull gets it, and that is answered at once
+)  # backs off, because a no_wait pull, the only one to get it, ends at once
 _REQUEST_TIMEOUT = Rule(Kind.REQUEST_TIMEOUT, _F.END, _C.SILENT, _P.SWALLOW, _F.END_ERROR_IF_EMPTY, Ends.OLDEST)
 _API_LEVEL = Rule(Kind.API_LEVEL, _F.ERROR, _C.TERMINAL, _P.RAISE, _F.ERROR, Ends.NEWEST)
-# The pin passed to another client: no pull that carries the old one is served any more.
+# Another client is pinned now: the server serves no pull with the old pin id.
 _WRONG_PIN = Rule(Kind.WRONG_PIN, _F.END, _C.SILENT, _P.RAISE, _F.END, Ends.ALL, backs_off=True, drops_pin=True)
-# 503: no server listens for this consumer's pulls. Waiting pulls live in the leader's memory alone, so the
-# older ones are gone with it.
+# 503: no server is subscribed to the pulls of this consumer. Waiting pulls are only in the memory of the leader,
+# so the earlier pulls are lost with it.
 _NO_RESPONDERS = Rule(
     Kind.NO_RESPONDERS,
     _F.ERROR,
@@ -149,7 +149,7 @@ _UNKNOWN = Rule(Kind.UNKNOWN, _F.ERROR, _C.ERROR, _P.RAISE, _F.ERROR, Ends.NEWES
 
 
 def _limit(kind: Kind, hint: str) -> Rule:
-    """A pull over one of the consumer's limits: refused on arrival."""
+    """The row for a pull that exceeds a limit of the consumer, which the server refuses on arrival."""
     return Rule(kind, _F.ERROR, _C.WARN, _P.RAISE, _F.ERROR, Ends.NEWEST, backs_off=True, hint=hint)
 
 
@@ -170,8 +170,8 @@ def _leader_gone(kind: Kind, ends: Ends) -> Rule:
     )
 
 
-# Per code: the texts that are known (lower case, tried in this order, matched anywhere in the server's text,
-# so a detail behind or before them does no harm) and the row for every other text under that code.
+# For each code: the known texts with their rows, and the row for any other text. The texts are in lower case,
+# tried in this order, and matched anywhere in the server's text, which may have details around them.
 _TABLE: dict[int, tuple[tuple[tuple[str, Rule], ...], Rule]] = {
     100: (
         (("flowcontrol", Rule(Kind.FLOW_CONTROL, _F.IGNORE, _C.IGNORE, _P.FLOW, _F.IGNORE, Ends.NONE)),),
@@ -207,7 +207,7 @@ _TABLE: dict[int, tuple[tuple[tuple[str, Rule], ...], Rule]] = {
                     hint="the next message is larger than max_bytes: raise it",
                 ),
             ),
-            # One status for all pulls: the server keeps one entry per reply subject.
+            # The server sends one status for all pulls with the same reply subject.
             ("leadership change", _leader_gone(Kind.LEADERSHIP_CHANGE, Ends.ALL)),
             ("server shutdown", _leader_gone(Kind.SERVER_SHUTDOWN, Ends.OLDEST)),
             ("maxrequestbatch", _limit(Kind.MAX_REQUEST_BATCH, "ask for fewer messages (max_messages)")),
@@ -238,7 +238,7 @@ _ERRORS: dict[Kind, type[PullError]] = {
 
 
 def classify(status: Status) -> Rule:
-    """The row for a status. Every status has one: its text's, else its code's, else UNKNOWN."""
+    """The row for a status: that of its text, else that of its code, else UNKNOWN."""
     known, default = _TABLE.get(status.code, _OTHER_CODE)
     if known:
         text = status.description.lower()
@@ -249,7 +249,7 @@ def classify(status: Status) -> Rule:
 
 
 def to_error(status: Status, subject: str = "", what: str = "pull request failed") -> NatsError:
-    """The error for a status that ends a pull; `subject` is what was asked, for 503 only."""
+    """The error for a status that ends a pull. `subject` is the subject of the pull, used for 503 only."""
     rule = classify(status)
     if rule.kind is Kind.NO_RESPONDERS:
         return NoRespondersError(subject, rule.hint)
@@ -260,14 +260,14 @@ def to_error(status: Status, subject: str = "", what: str = "pull request failed
 
 
 def pending_of(block: bytes) -> Pending:
-    """What a status' `Nats-Pending-*` headers say, never negative; None for one missing or no number."""
+    """The `Nats-Pending-*` headers of a status, never negative; None where one is missing or not a number."""
     return Pending(
         _natural(header_value(block, b"Nats-Pending-Messages")),
         _natural(header_value(block, b"Nats-Pending-Bytes")),
     )
 
 
-# An int64 has 19 digits; int() refuses thousands of them with an error, and underscores it would take.
+# An int64 has 19 digits. int() would raise for thousands of digits, and accept underscores.
 _MAX_DIGITS = 20
 
 
@@ -280,16 +280,15 @@ def _natural(value: bytes | None) -> int | None:
         digits = digits[1:]
     if not digits.isdigit() or len(digits) > _MAX_DIGITS:
         return None
-    return 0 if negative else int(digits)  # servers do send negative numbers
+    return 0 if negative else int(digits)  # some servers send negative numbers
 
 
 def read_status(subject: bytes, reply: bytes | None, block: bytes, inbox: bytes) -> Status | None:
-    """The status that a message with headers is, or None when it is a user's message.
+    """The status in a message with headers; None when it is a message of the stream.
 
-    Three things together make a status: it arrived on the subject its reader waits on (a stored message keeps
-    its own), it has no `$JS.ACK.` reply, and the code stands on the version line. Anybody can store a message
-    with a header `Status: 409` or no body: those are user messages. Call it only for messages that have
-    headers.
+    A status has three properties: its subject is the `inbox` that it was sent to (a stored message keeps its own
+    subject), it has no `$JS.ACK.` reply subject, and its code is on the version line. A message without a body, or
+    with a header `Status: 409`, is a stored message: any client may publish one.
     """
     if subject != inbox or (reply is not None and reply.startswith(b"$JS.ACK.")):
         return None

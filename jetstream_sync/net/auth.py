@@ -1,11 +1,11 @@
-"""Who we are: the authentication part of CONNECT, made anew at each connect and reconnect.
+"""Authentication: the fields of CONNECT that identify the client, computed for each connect and reconnect.
 
-Two things can be sent. A *plain* identity is user and password, or a token. A *signed* one is an nkey or a
-user JWT, proven by a signature of the nonce in the server's INFO. One of each may be given together: a server
-with an authorization callout takes the signed one as the way in and leaves the plain one to the callout.
+There are two kinds of identity. A *plain* one is user and password, or a token. A *signed* one is an nkey or a
+user JWT, with a signature of the nonce in the server's INFO. A client may send one of each: a server with an
+authorization callout accepts the signed identity and passes the plain one to the callout.
 
-No secret leaves this module but in the dictionary `connect_fields` returns: errors name the option and the
-file, never what is in them.
+Secrets leave this module only in the dictionary that `connect_fields` returns. Errors name the option and the
+file, never their contents.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ SignatureCallback = Callable[[bytes], bytes | bytearray | str]
 
 _T = TypeVar("_T")
 
-# Credentials are a few KiB; a path that names something else (a device, a disk image) is not read to its end.
+# Credentials are a few KiB. A path to something else (a device, a disk image) is not read to its end.
 _MAX_FILE_SIZE = 1 << 20
 
 _BLOCK = re.compile(r"BEGIN ([A-Z ]+?) *-{3,}\s+(\S+)\s+-{3,} *END \1 *-{3,}")
@@ -39,18 +39,17 @@ _SEED_LIKE = re.compile(r"S[A-Z2-7]{57}")
 
 
 class Authenticator:
-    """Answers the server's question who connects. Thread-safe; shows and pickles no secret.
+    """The credentials of a client. Thread-safe. Its repr shows no secret, and it cannot be pickled.
 
-    `user`, `password`, `token`: a string, or a callable without arguments that is asked at each connect.
+    `user`, `password`, `token`: a string, or a callable without arguments that is called at each connect.
     `user_credentials`: the path of a `.creds` file, or a pair (path of the JWT, path of the seed).
-    `nkeys_seed`: the path of a file with an nkey seed; `nkeys_seed_str`: the seed itself. Files are read
-    again at each connect, for they are rotated; a leading `~` is the home directory.
-    `user_jwt_cb()` returns the user JWT, and `signature_cb(nonce: bytes)` signs the nonce: it returns the 64
-    bytes of the signature, or their base64 text (86 characters, 88 with padding; either alphabet), as `str`
-    or bytes.
+    `nkeys_seed`: the path of a file with an nkey seed; `nkeys_seed_str`: the seed itself. Files are read again at
+    each connect, because they may have been replaced; a leading `~` is the home directory.
+    `user_jwt_cb()` returns the user JWT. `signature_cb(nonce: bytes)` signs the nonce and returns the 64 bytes of
+    the signature, or their base64 text (86 characters, 88 with padding; standard or URL-safe), as `str` or bytes.
 
-    Raises `ValueError` for options that contradict each other, and for files that cannot be read or
-    understood; `TypeError` for an option of the wrong type.
+    Raises `ValueError` for options that contradict each other and for files that cannot be read or are malformed;
+    `TypeError` for an option of the wrong type.
     """
 
     __slots__ = ("_plain", "_signed")
@@ -67,7 +66,7 @@ class Authenticator:
         user_jwt_cb: UserJwtCallback | None = None,
         signature_cb: SignatureCallback | None = None,
     ) -> None:
-        self._plain, self._signed = None, None  # so that repr() works even when the next lines raise
+        self._plain, self._signed = None, None  # repr() needs both, even if one of the next lines raises
         self._plain = _plain_identity(user, password, token)
         self._signed = _signed_identity(
             user_credentials=user_credentials,
@@ -87,10 +86,10 @@ class Authenticator:
     def connect_fields(self, nonce: str | None, url_user: str | None, url_password: str | None) -> dict[str, str]:
         """The authentication fields of CONNECT for a server that sent `nonce`.
 
-        `url_user` and `url_password` come from that server's URL, percent-decoding done; a user without a
-        password is a token. They count only when no option was given. Reads files and calls the user's
-        callables, so it may block as long as they do. Raises `AuthorizationError` when a file, a callable or
-        the server does not give what is needed.
+        `url_user` and `url_password` come from that server's URL, already percent-decoded; a user without a
+        password is a token. They are used only when no option was given. This reads files and calls the user's
+        callables, and blocks as long as they do. Raises `AuthorizationError` when a file is unreadable, when a
+        callable fails or returns something else than documented, and when the server sent no nonce to sign.
         """
         if self._plain is None and self._signed is None:
             return _url_fields(url_user, url_password)
@@ -169,7 +168,7 @@ def _ask_secret(option: str, secret: Secret, *, may_be_empty: bool = False) -> s
 
 
 def _ask(option: str, callback: Callable[[], _T]) -> _T:
-    """What the user's callable returns; its text stays out of our error, for it may quote the secret."""
+    """Call the user's callable. AuthorizationError does not quote its error, whose text may hold the secret."""
     try:
         return callback()
     except Exception as exc:
@@ -224,7 +223,7 @@ class _CredentialsFiles:
 
     def _load(self) -> tuple[str, KeyPair]:
         jwt_text = _read(self._jwt_path)
-        # One file is read once: its JWT and seed belong together even while it is being replaced.
+        # A single file is read once, so that JWT and seed match even if the file is being replaced.
         seed_text = jwt_text if self._seed_path == self._jwt_path else _read(self._seed_path)
         return _jwt_in(jwt_text, self._jwt_path), _seed_in(seed_text, self._seed_path)
 
@@ -296,7 +295,7 @@ def _base64url(signature: bytes) -> str:
 
 def _returned_jwt(value: object) -> str:
     if isinstance(value, (bytes, bytearray)):
-        # A strict decode would raise an error that carries the bytes.
+        # Strict decoding would raise an error that quotes the bytes.
         value = value.decode("ascii", "replace")
     if not isinstance(value, str) or not _JWT.fullmatch(value.strip()):
         raise AuthorizationError("user_jwt_cb did not return a JWT (three base64url parts joined by dots)")
@@ -304,7 +303,7 @@ def _returned_jwt(value: object) -> str:
 
 
 def _returned_signature(value: object) -> bytes:
-    """The 64 bytes of a signature given raw or as base64; their sizes (64, and 86 or 88) tell them apart."""
+    """The 64 bytes of a signature that is given as bytes or as base64: its size tells which (64, or 86 to 88)."""
     if isinstance(value, (bytes, bytearray)):
         if len(value) == SIGNATURE_SIZE:
             return bytes(value)
@@ -329,7 +328,7 @@ def _from_base64(text: str) -> bytes:
 
 
 def _load_now(load: Callable[[], _T]) -> _T:
-    """At connect a bad file is no longer a bad argument: it has changed since."""
+    """Read a file again at connect. It was valid before, so a failure is an AuthorizationError, no ValueError."""
     try:
         return load()
     except ValueError as exc:
@@ -342,7 +341,7 @@ def _checked_path(option: str, path: _PathLike, hint: str) -> str:
     text = os.fsdecode(path)
     if not text:
         raise ValueError(f"{option} is empty: leave it out, or pass None, to connect without it")
-    # Contents in the place of a path would be quoted by "no such file": refuse them before that.
+    # If a secret were passed instead of a path, the error "no such file" would quote it.
     if _looks_like_contents(text):
         raise ValueError(f"{option} takes the path of a file, not its contents: {hint}")
     return os.path.expanduser(text)
@@ -361,7 +360,7 @@ def _read(path: str) -> str:
         raise ValueError(f"cannot read the credentials in {path!r}: {exc.strerror or type(exc).__name__}") from exc
     if len(contents) > _MAX_FILE_SIZE:
         raise ValueError(f"{path!r} is too large for a file of credentials")
-    # Strict decoding would raise an error that carries the contents.
+    # Strict decoding would raise an error that quotes the contents.
     return contents.decode("utf-8", "replace")
 
 
@@ -377,7 +376,7 @@ def _seed_in(text: str, path: str) -> KeyPair:
 
 
 def _block(text: str, label: str) -> str:
-    """What stands in the BEGIN/END block whose name ends in `label`, or a file without blocks as it is."""
+    """The contents of the BEGIN/END block whose name ends in `label`; of a file without blocks, the whole text."""
     blocks = {name.rpartition(" ")[2]: body for name, body in _BLOCK.findall(text)}
     return blocks.get(label, "") if blocks else text.strip()
 

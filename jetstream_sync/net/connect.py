@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 from .._deadline import Deadline
 from .auth import Authenticator, Credentials, Secret, SignatureCallback, UserJwtCallback
-from .connection import Connection
-from .lifecycle import connections
+from .connection import Connection, link_of
+from .link import links
 from .options import Callbacks, ConnectionCallback, Duration, ErrorCallback, make_options
 
 # How long the end of the interpreter may wait for a server that is slow to take the last messages.
@@ -107,19 +107,19 @@ def connect(
         no_echo=no_echo,
     )
     nc = Connection(options)
-    nc._open()
+    link_of(nc).connect()
     return nc
 
 
 def _flush_at_exit() -> None:
     """A script that ends without close() still gets its acks and publishes out, if the server takes them soon."""
     deadline = Deadline(EXIT_SECONDS)
-    for nc in list(connections):
-        if nc._forked:
+    for link in list(links):
+        if link.forked:
             continue
-        nc._outbox.flush()
+        link.outbox.flush()
         # The writer thread may be busy with a full socket, and ends with the interpreter.
-        while nc.is_connected and not nc._outbox.idle and not deadline.expired:
+        while link.connected and not link.outbox.idle and not deadline.expired:
             time.sleep(0.005)
 
 

@@ -1,11 +1,11 @@
 """Ed25519 signatures (RFC 8032) for nkey authentication, on the standard library.
 
-A connect signs one short nonce, so this is written for a fast first signature: the table of multiples of the
-base point is built when the first signature is asked for, not on import. The package `cryptography` (extra
-`nkeys`) is used instead when it is installed; both give the same bytes, for Ed25519 is deterministic.
+A connect signs one short nonce, so the first signature must be fast: the table of multiples of the base point is
+built for the first signature, not on import. If the package `cryptography` (extra `nkeys`) is installed, it is
+used instead; both produce the same bytes, because Ed25519 is deterministic.
 
-Arithmetic on Python integers takes a time that depends on the numbers. That is a concern for a signing
-service, hardly for a client that signs once per connect; where it matters, install the extra `nkeys`.
+The time of arithmetic on Python integers depends on their values, so an attacker who measures many signatures
+could learn about the key. A client signs once per connect; where the risk matters, install the extra `nkeys`.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _ORDER = 2**252 + 27742317777372353535851937790883648493
 _BASE_X = 15112221349535400772501151409588531511454012693041857206046113283949847762202
 _BASE_Y = 46316835694926478169428394003475163141307993866256225615783033603165251855960
 
-# A scalar below 2**253 is 64 digits of 4 bits; taken as signed digits (-8…8) they need half the multiples.
+# A scalar below 2**253 has 64 digits of 4 bits. As signed digits (-8…8) they need half as many multiples.
 _DIGITS = 64
 _HALF_RADIX = 8
 
@@ -39,7 +39,7 @@ _NEUTRAL: _Point = (0, 1, 1, 0)
 
 
 class SigningKey:
-    """The key pair that grows out of a 32-byte seed. Thread-safe; never shown, never pickled.
+    """The key pair of a 32-byte seed. Thread-safe. Its repr does not show the seed, and it cannot be pickled.
 
     Raises `ValueError` for a seed of another size.
     """
@@ -68,7 +68,8 @@ class SigningKey:
         return self._derived().sign(message)
 
     def _derived(self) -> _Keys:
-        # On first use: a seed that is only checked costs nothing. Two threads may derive the same keys.
+        # On first use, so that checking a seed is cheap. If two threads derive the keys at once, both get the
+        # same.
         keys = self._keys
         if keys is None:
             keys = self._keys = _library_keys(self._seed) or _PythonKeys(self._seed)
@@ -95,7 +96,7 @@ class _LibraryKeys:
 
 
 def _library_keys(seed: bytes) -> _Keys | None:
-    """The library's keys, or None where it is not installed or was built without Ed25519 (FIPS)."""
+    """The keys of `cryptography`; None where it is not installed or was built without Ed25519 (FIPS)."""
     try:
         from cryptography.exceptions import UnsupportedAlgorithm
         from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
@@ -183,7 +184,7 @@ def _addend(point: _Point) -> _Addend:
 
 
 def _add(left: _Point, right: _Addend) -> _Point:
-    # RFC 8032, 5.1.4. The formula is complete: it also doubles, and takes the neutral element.
+    # RFC 8032, 5.1.4. The formula is complete: it also covers doubling and the neutral element.
     x, y, z, t = left
     y_minus_x, y_plus_x, t2d, z2 = right
     a = (y - x) * y_minus_x % _P
@@ -195,6 +196,6 @@ def _add(left: _Point, right: _Addend) -> _Point:
 
 
 def _subtract(left: _Point, right: _Addend) -> _Point:
-    # The negative of a point has -X and -T: its first two parts trade places.
+    # The negative of a point has -X and -T: the first two parts are swapped, and 2dT changes its sign.
     y_minus_x, y_plus_x, t2d, z2 = right
     return _add(left, (y_plus_x, y_minus_x, -t2d, z2))

@@ -1,84 +1,338 @@
-"""Link over today's connection: the inner interface, for code above net/."""
+"""The inner interface of a connection: what the rest of the library may use of it.
+
+`Connection` is what users hold. It delegates to one `Link`, which owns the parts:
+
+  Router, Pings          who gets which messages, who waits for which PONG; no lock of their own
+  Outbox                 the write path
+  Requests               request and reply
+  DirectReceive          callers that receive their own replies
+  CallbackRunner         js-callbacks
+  Dialer                 finding a server
+  Reader, OwnThreads     js-reader and js-writer
+
+`lost`, `opened`, `shut_down` and `open` must each be one step, so there is one lock for status, session, routing
+and pings. Outbox's lock and those of mailboxes may be taken inside it. Decide under the lock, act after
+releasing it: no user code, no socket call, no start of a thread and no wait under it. docs/design.md has the
+tables of all threads and locks.
+"""
 
 from __future__ import annotations
 
+import itertools
+import logging
+import weakref
+from _thread import allocate_lock
+from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from .._deadline import Deadline
-from .._threads import run_detached
-from ..errors import ConnectionClosedError
+from .._platform import on_fork
+from .._threads import Waiters, acquire, detached
+from ..errors import (
+    ConnectionClosedError,
+    ConnectionLostError,
+    ForkError,
+    MaxPayloadError,
+    NatsError,
+    PermissionsError,
+    StaleConnectionError,
+    TimeoutError,
+)
 from ..protocol import commands
 from ..protocol.parser import RawMessage
-from .contracts import Status
+from ..protocol.subjects import new_inbox
+from . import direct
+from .callbacks import CallbackRunner
+from .dialer import Dialer
+from .handshake import Session
+from .options import Options
+from .outbox import DetachedTransport, Outbox
+from .own_threads import JOIN_SECONDS, OwnThreads
+from .pings import Pings, fail_waiters
+from .reader import Reader
 from .receiver import Receiver
+from .requests import ReplyWaiter, Requests
+from .router import Router
+from .states import Status
 
 if TYPE_CHECKING:
     from .connection import Connection
 
+log = logging.getLogger("jetstream_sync")
+log.addHandler(logging.NullHandler())  # without it logging prints warnings to stderr where it is not set up
 
-class Router:
-    """The registry of receivers."""
-
-    def __init__(self, nc: Connection) -> None:
-        self._nc = nc
-
-    @property
-    def receivers(self) -> dict[bytes, Any]:
-        return self._nc._subs
+# close() waits this long for the server to accept what was sent last and to close its side.
+GOODBYE_SECONDS = 1.0
 
 
 class Link:
-    """What the code above net/ uses of a connection."""
+    """See the module's text. Thread-safe. Only the reader thread moves between CONNECTED and RECONNECTING."""
 
-    def __init__(self, nc: Connection) -> None:
-        self.nc = nc
-        self.outbox = nc._outbox
-        self.options = nc._options
-        self.router = Router(nc)
+    def __init__(self, options: Options, connection: Connection) -> None:
+        self.options = options
         self.forked = False
+        self.max_payload = 1024 * 1024
+        self.reconnects = 0
+        self.dropped_msgs = 0
+        self.server_info: dict[str, Any] = {}
+        self.session: Session | None = None
+        self.last_error: Exception | None = None
+        self.failed = False
+        """An error, not a call of the user's, closed the connection."""
+        self.outbox = Outbox(options.pending_size)
+        self.router = Router()
+        self.requests = Requests(self)
+        self.dialer = Dialer(options)
+        self.reader = Reader(self, self.dialer)
+        self.direct: direct.NoDirect = direct.NO_DIRECT
+        self.direct_receive = direct.DirectReceive() if direct.ENABLED else direct.NO_DIRECT
+        self.status = Status.DISCONNECTED  # written under the lock
+        self.connection = connection  # the argument of the user's callbacks
+        self._lock = allocate_lock()
+        self.pings = Pings(options.ping_interval, options.max_outstanding_pings)
+        self._callbacks = CallbackRunner()
+        self.drain_steps: dict[Callable[[Deadline], None], None] = {}
+        self._inbox_root = new_inbox(options.inbox_prefix).encode()
+        self._next_inbox_number: Callable[[], int] = itertools.count(1).__next__
+        self._break_reason: NatsError | None = None
+        self._threads = OwnThreads(self.reader.run, self._run_writer)
+        self._shut = False  # shut_down() has come to its end
+        self._shutting = Waiters()
+        links.add(self)
 
-    # --- facts ---------------------------------------------------------------------------------------
+    # --- where it stands ----------------------------------------------------------------------------
 
     @property
     def connected(self) -> bool:
-        return self.nc._session is not None
+        return self.session is not None
 
     @property
     def closed(self) -> bool:
-        return self.nc._status is Status.CLOSED
-
-    @property
-    def failed(self) -> bool:
-        return self.nc._failed
-
-    @property
-    def max_payload(self) -> int:
-        return self.nc._max_payload
-
-    @property
-    def reconnects(self) -> int:
-        return self.nc._reconnects
-
-    @property
-    def server_info(self) -> dict[str, Any]:
-        return self.nc._server_info
+        return self.status is Status.CLOSED
 
     def check_process(self) -> None:
-        self.nc._check_process()
+        """Raise ForkError in a forked child."""
+        if self.forked:
+            raise ForkError()
 
     def check_usable(self) -> None:
-        self.nc._check_usable()
+        """Raise ForkError in a forked child, ConnectionClosedError, which says why, once closed."""
+        if self.forked:
+            raise ForkError()
+        if self.status is Status.CLOSED:
+            raise ConnectionClosedError() if not self.failed else _closed_by(self.last_error)
 
-    # --- sending -------------------------------------------------------------------------------------
+    # --- opening and losing sessions --------------------------------------------------------------------
+
+    def connect(self) -> None:
+        """Connect and start the threads. Raises what the dialer raises, unless retrying was asked for."""
+        session: Session | None = None
+        try:
+            session = self.dialer.first(self._threads.start_reader)
+        except BaseException as error:
+            if not isinstance(error, NatsError) or not self.options.retry_on_failed_connect:
+                self._give_up_opening()
+                self._threads.join()
+                raise
+            self.last_error = error
+            self.status = Status.RECONNECTING
+        try:
+            if session is not None:
+                self.opened(session, first=True)
+            self._threads.start_reader()
+            self._threads.begin(session)
+        except BaseException:  # a signal handler raised: no caller gets to hold this connection
+            self._give_up_opening()
+            self.shut_down(None, goodbye=False)
+            raise
+
+    def _give_up_opening(self) -> None:
+        """connect() fails: the threads it started find an interrupted dialer and a closed outbox, and end."""
+        self.dialer.interrupt()
+        self.outbox.close()
+        self._threads.give_up()
+
+    def first_session(self) -> Session | None:
+        """Reader thread, at first: the session that connect() made; None when there is none."""
+        try:
+            return self._threads.first_session()
+        except RuntimeError as error:  # no thread to be had: better closed than without a writer
+            self.shut_down(error)
+            return None
+
+    def opened(self, session: Session, *, first: bool) -> bool:
+        """A session is established: subscriptions go out first, then what waited. False when closed meanwhile."""
+        with self._lock:
+            usable = self.status is not Status.CLOSED
+            if usable:
+                self.session = session
+                self._use_info(session.info)
+                self._break_reason = None
+                self.pings.restart()
+                if self.status is not Status.DRAINING:
+                    self.status = Status.CONNECTED
+                self.direct = direct.NO_DIRECT if session.transport.direct_recv is None else self.direct_receive
+                self.outbox.attach(session.transport, self.router.resubscriptions())
+                if not first:
+                    self.reconnects += 1
+                    # Under the lock, as in lost(): callbacks come in the order of what they tell.
+                    self._callbacks.put(self.options.callbacks.reconnected, self.connection)
+        if not usable:
+            session.transport.close()
+            return False
+        if self.dialer.advertise(session.info) and not first:
+            self._callbacks.put(self.options.callbacks.discovered_server, self.connection)
+        self._callbacks.start()
+        self.outbox.flush()
+        if not first:
+            for receiver in self.router.snapshot():
+                receiver.reconnected()
+        return True
+
+    def _use_info(self, info: dict[str, Any]) -> None:
+        """Requires holding _lock."""
+        assert self._lock.locked()
+        self.server_info = info
+        limit = info.get("max_payload")
+        if isinstance(limit, int) and limit > 0:
+            self.max_payload = limit
+
+    def lost(self, error: Exception) -> bool:
+        """Reader thread: the session broke. True when there is to be another."""
+        with self._lock:
+            if self.status is Status.CLOSED:
+                return False
+            again = self.options.allow_reconnect and self.status is not Status.DRAINING
+            if again:
+                self.status = Status.RECONNECTING
+            self.session = None
+            self.last_error = error
+            # In one step: a PING without its waiter, or a waiter without its PING, would shift all later ones.
+            pings = self.pings.take_waiters()
+            transport = self.outbox.detach()
+            # After the detach: a request or a pull made later is not lost, it waits for the next session.
+            requests, receivers = list(self.requests.pending), self.router.snapshot()
+            # Under the lock: a close() right behind us has its own callback to announce after these.
+            self._callbacks.put(self.options.callbacks.error, error)
+            self._callbacks.put(self.options.callbacks.disconnected, self.connection)
+        self._callbacks.start()
+        transport.abort()
+        transport.close()
+        failure = ConnectionLostError(f"the connection was lost: {error}")
+        self.requests.fail(requests, failure)
+        fail_waiters(pings, failure)
+        for receiver in receivers:
+            receiver.disconnected()
+        if self.options.callbacks.error is None:
+            log.warning("%s: %s", type(error).__name__, error)
+        if not again:
+            self.shut_down(error)
+        return again
+
+    def break_session(self, reason: NatsError, session: Session | None) -> None:
+        """Give up `session` if it is still the present one. The reader notices and connects anew."""
+        with self._lock:
+            if session is None or session is not self.session:
+                return
+            if self._break_reason is None:
+                self._break_reason = reason
+        session.transport.abort()
+        self.direct.recall()
+
+    def reason(self, otherwise: NatsError) -> NatsError:
+        """Why the session ended: what break_session() was given, or `otherwise`."""
+        return self._break_reason or otherwise
+
+    # --- closing ------------------------------------------------------------------------------------
+
+    def shut_down(self, error: Exception | None, *, goodbye: bool = True) -> None:
+        """Close for good; once. `error` is what made it necessary, None for a call of the user's."""
+        with self._lock:
+            if self.status is Status.CLOSED:
+                return
+            session, self.session = self.session, None
+            self.status = Status.CLOSED
+            self.failed = error is not None
+            if error is not None:
+                self.last_error = error
+            receivers = self.router.clear()
+            pings = self.pings.take_waiters()
+        self.direct.recall()
+        links.discard(self)
+        closed = ConnectionClosedError() if error is None else _closed_by(error)
+        try:
+            if session is not None and goodbye:
+                self._say_goodbye(session)
+        finally:  # also when a signal handler raised out of the goodbye: a second call does nothing
+            self.dialer.interrupt()
+            transport = self.outbox.detach(for_good=True)
+            transport.abort()
+            self.outbox.close()
+            self._tell_closed(closed, pings, receivers, was_connected=session is not None)
+            self._join_threads(transport, receivers)
+            self._shut = True
+            self._shutting.wake_all()
+
+    def wait_shut(self, deadline: Deadline) -> bool:
+        """Wait until a shut_down() that another thread has begun is done."""
+        return self._shutting.wait_until(lambda: self._shut, deadline)
+
+    def _say_goodbye(self, session: Session) -> None:
+        """Send what is queued and wait for the server to close: a plain close could cut off our last bytes."""
+        self.outbox.flush()
+        if not self.outbox.idle:
+            return  # the socket is stuck: nothing more can be said
+        session.transport.finish()
+        self._threads.join_reader(GOODBYE_SECONDS)
+
+    def _tell_closed(
+        self,
+        closed: NatsError,
+        pings: deque[ReplyWaiter | None],
+        receivers: list[Receiver],
+        *,
+        was_connected: bool,
+    ) -> None:
+        """Wake every thread that is blocked on this connection."""
+        self.requests.closed(closed)
+        fail_waiters(pings, closed)
+        for receiver in receivers:
+            receiver.closed(closed)
+        if was_connected:
+            self._callbacks.put(self.options.callbacks.disconnected, self.connection)
+        self._callbacks.put(self.options.callbacks.closed, self.connection)
+        self._callbacks.close()
+        self._callbacks.start()
+
+    def _join_threads(self, transport: DetachedTransport, receivers: list[Receiver]) -> None:
+        try:
+            self._threads.join()
+        finally:
+            transport.close()  # the reader, which may have been receiving from it, has ended
+        deadline = Deadline(JOIN_SECONDS)  # for all together: each may be in user code
+        for receiver in receivers:
+            receiver.join(deadline.wait_time())
+        self._callbacks.join(JOIN_SECONDS)
+
+    # --- publishing and requesting ----------------------------------------------------------------------
 
     def frame(self, subject: bytes, payload: bytes, reply: bytes | None, block: bytes | None) -> tuple[bytes, int]:
-        return self.nc._frame(subject, payload, reply, block)
+        """A message's frame and size; `block`: encoded headers. Raises MaxPayloadError, TypeError, ForkError."""
+        if self.forked:
+            raise ForkError()
+        if type(payload) is not bytes:
+            payload = commands.payload_bytes(payload)
+        size = len(payload) if block is None else len(payload) + len(block)
+        if size > self.max_payload:
+            raise MaxPayloadError(size, self.max_payload)
+        return commands.publish(subject, payload, reply, block), size
 
     def publish(
         self, subject: bytes, payload: bytes, reply: bytes | None = None, block: bytes | None = None
     ) -> None:
-        frame, size = self.nc._frame(subject, payload, reply, block)
+        """Publish to a subject that is known to be valid. Never blocks."""
+        frame, size = self.frame(subject, payload, reply, block)
         try:
             self.outbox.publish(frame, size)
         except ConnectionClosedError:
@@ -88,133 +342,248 @@ class Link:
     def request(
         self, subject: bytes, payload: bytes, timeout: float | None, block: bytes | None = None
     ) -> RawMessage:
-        return self.nc._request_raw(subject, payload, timeout, block)
-
-    def round_trip(self, deadline: Deadline) -> None:
-        self.nc._ping_pong(deadline)
+        """The raw reply to a request. A reply that says "no responders" is returned like any other."""
+        return self.requests.request(subject, payload, timeout, block)
 
     def new_inbox(self) -> str:
-        return self.nc.new_inbox()
+        """A subject that no other client uses, to receive replies on."""
+        return new_inbox(self.options.inbox_prefix)
 
     def next_inbox(self) -> bytes:
-        return self.nc._next_inbox().encode()
+        """An inbox for one use by the library: cheaper than a new_inbox() for each."""
+        return b"%b.%d" % (self._inbox_root, self._next_inbox_number())
 
-    # --- receivers -----------------------------------------------------------------------------------
+    # --- receivers ------------------------------------------------------------------------------------
 
     def open(self, receiver: Receiver) -> None:
-        """Register and subscribe; all or nothing. No flush. Open already: nothing."""
-        nc = self.nc
-        nc._check_usable()
-        with nc._lock:
-            if nc._subs.get(receiver.sid) is receiver:
+        """Give `receiver` a sid, register it and queue its SUB: all or nothing. Open already: nothing.
+
+        Does not flush: the SUB leaves with what is published next. Call it inside the `try` whose handler closes
+        the receiver: a signal handler may raise on the way back.
+        """
+        self.check_usable()
+        with self._lock:
+            self.check_usable()  # shut_down() takes the receivers it closes under the lock: none may come after
+            if self.router.holds(receiver):
                 return
-            if receiver.drains and nc._status is Status.DRAINING:
+            if receiver.drains and self.status is Status.DRAINING:
                 raise ConnectionClosedError("the connection is draining: no new subscriptions")
-            sid = nc._new_sid()
             try:
-                receiver.sid = sid
-                nc._subs[sid] = receiver
-                self._subscribe(receiver)
-            except BaseException:
-                nc._subs.pop(sid, None)
-                self.outbox.control(commands.unsubscribe(sid))
+                self.outbox.control(self.router.add(receiver))
+            except BaseException:  # a signal handler raised
+                if self.router.holds(receiver):
+                    self._remove(receiver)
                 raise
-        nc._receiving.call_back()
+        self.direct.recall()
 
     def close(self, receiver: Receiver) -> None:
-        """UNSUB and flush, unless completed. Idempotent, never blocks; in a forked child: nothing."""
-        nc = self.nc
-        if nc._forked:
+        """Remove the interest of `receiver`. Idempotent, never blocks. In a forked child: nothing."""
+        if self.forked:
             return
-        with nc._lock:
-            if nc._subs.get(receiver.sid) is not receiver:
+        with self._lock:
+            if not self.router.holds(receiver):
                 return
-            if not receiver.completed:
-                # UNSUB first: interrupted between the two by a signal handler, a second call repeats both.
-                self.outbox.control(commands.unsubscribe(receiver.sid))
-            del nc._subs[receiver.sid]
-        if not receiver.completed:
-            self.outbox.flush()
+            if receiver.completed:
+                self.router.remove(receiver)
+                return
+            self._remove(receiver)
+        self.outbox.flush()
+
+    def _remove(self, receiver: Receiver) -> None:
+        """UNSUB first: after a signal handler raised between the two, a second call repeats both."""
+        assert self._lock.locked()
+        self.outbox.control(commands.unsubscribe(receiver.sid))
+        self.router.remove(receiver)
 
     def soon(self, job: Callable[[], None]) -> None:
-        """Run `job` now, or detached while a lock of the connection is held. For finalizers."""
-        nc = self.nc
-        if nc._forked:
-            return
-        if nc._lock.locked() or nc._outbox._mu.locked():
-            run_detached(job)
+        """Run `job`, which takes the connection's locks, from a finalizer: now, or on a thread of its own.
+
+        The garbage collector may run a finalizer in a thread that holds one of these locks.
+        """
+        if self._lock.locked() or self.outbox.lock_held:
+            detached(job)
         else:
             job()
 
     def limit(self, receiver: Receiver, count: int) -> bool:
-        """Have the server end the interest after `count` messages in all. No flush.
+        """Have the server end the interest after `count` messages in all. Does not flush.
 
-        False: that many have come, and it was closed instead.
+        False: that many have come, and the receiver was closed instead.
         """
-        nc = self.nc
-        with nc._lock:
-            if nc._subs.get(receiver.sid) is not receiver:
-                return False
+        with self._lock:
+            if not self.router.holds(receiver):
+                return True
             if receiver.set_limit(count):
                 self.outbox.control(commands.unsubscribe(receiver.sid, count))
                 return True
-        self.close(receiver)
+            self._remove(receiver)
         return False
 
     def move(self, receiver: Receiver, subject: bytes) -> bool:
-        """Listen to another subject, under a new sid; False when the receiver has been closed meanwhile."""
-        nc = self.nc
-        with nc._lock:
-            if nc._subs.get(receiver.sid) is not receiver or receiver.remaining() < 0:
+        """Subscribe to `subject` instead, under a new sid: what still comes on the old one is dropped.
+
+        False when the receiver has been closed, or is not to be subscribed again.
+        """
+        with self._lock:
+            if not self.router.holds(receiver) or receiver.remaining() < 0:
                 return False
-            self.outbox.control(commands.unsubscribe(receiver.sid))
-            del nc._subs[receiver.sid]
-            receiver.sid, receiver.wire_subject = nc._new_sid(), subject
-            nc._subs[receiver.sid] = receiver
-            self._subscribe(receiver)
-        nc._receiving.call_back()
+            self._remove(receiver)
+            receiver.wire_subject = subject
+            self.outbox.control(self.router.add(receiver))
+        self.direct.recall()
         self.outbox.flush()
         return True
 
+    # --- draining -------------------------------------------------------------------------------------
+
+    def begin_drain(self) -> list[Receiver] | None:
+        """Start draining the connection: the receivers to be drained; None when it drains or is closed already."""
+        with self._lock:
+            if self.status in (Status.CLOSED, Status.DRAINING):
+                return None
+            if self.status is not Status.CONNECTED:
+                return []
+            self.status = Status.DRAINING
+            return [receiver for receiver in self.router.snapshot() if receiver.drains]
+
     def drain(self, receivers: list[Receiver], deadline: Deadline) -> None:
-        """UNSUB, flush, round trip: everything the server sent before has then come. The caller closes them."""
-        nc = self.nc
-        with nc._lock:
-            if nc._session is None:
-                return
-            for receiver in receivers:
-                if nc._subs.get(receiver.sid) is receiver:
-                    self.outbox.control(commands.unsubscribe(receiver.sid))
-        nc._ping_pong(deadline)
+        """Unsubscribe, and wait until all that the server sent before has arrived. The caller closes them.
 
-    def _subscribe(self, receiver: Receiver) -> None:
-        # Requires holding the connection's lock.
-        left = receiver.remaining()
-        if left < 0:
-            return
-        frame = commands.subscribe(receiver.wire_subject, receiver.sid, receiver.wire_queue)
-        self.outbox.control(frame + commands.unsubscribe(receiver.sid, left) if left else frame)
+        Raises TimeoutError. Without a session there is nothing to wait for.
+        """
+        with self._lock:
+            for receiver in filter(self.router.holds, receivers):
+                self.outbox.control(commands.unsubscribe(receiver.sid))
+        self.outbox.flush()
+        if self.connected:
+            self.round_trip(deadline)
 
-    # --- drain steps, callbacks ------------------------------------------------------------------------
+    def run_drain_steps(self, deadline: Deadline) -> None:
+        """What drain() waits for besides the subscriptions."""
+        for step in list(self.drain_steps):
+            step(deadline)
 
     def add_drain_step(self, step: Callable[[Deadline], None]) -> None:
-        """Have drain() of the connection call `step` before it closes. Idempotent."""
-        if step not in self.nc._before_drained:
-            self.nc._before_drained.append(step)
+        """Have drain() call `step`, which raises TimeoutError at the deadline. Idempotent."""
+        self.drain_steps[step] = None
 
     def remove_drain_step(self, step: Callable[[Deadline], None]) -> None:
+        """Idempotent."""
+        self.drain_steps.pop(step, None)
+
+    # --- pings ----------------------------------------------------------------------------------------
+
+    def round_trip(self, deadline: Deadline) -> None:
+        """PING, and wait for its PONG. Raises TimeoutError, ConnectionLostError, ConnectionClosedError."""
+        waiter = ReplyWaiter()
+        with self._lock:
+            if self.status is Status.CLOSED:
+                raise ConnectionClosedError()
+            ping = self.outbox.ping(self.pings.waiters, waiter)
+        answered = False
         try:
-            self.nc._before_drained.remove(step)
-        except ValueError:
-            pass
+            self.direct.recall()
+            self.outbox.flush()
+            answered = acquire(waiter.lock, deadline.wait_time())
+        finally:
+            if not answered:  # a PING that has not left goes, together with its place among the waiters
+                with self._lock:
+                    self.outbox.unping(ping, self.pings.waiters, waiter)
+        if waiter.error is not None:
+            raise waiter.error.with_traceback(None)
+        if not answered:
+            raise TimeoutError("the server did not answer a ping in time")
+
+    def pong(self) -> None:
+        """Reader thread: a PONG came."""
+        with self._lock:
+            waiter = self.pings.pong()
+        if waiter is not None:
+            waiter.lock.release()
+
+    def _run_writer(self) -> None:
+        """js-writer."""
+        while self.outbox.serve(self.pings.wait_time()):
+            if not self.pings.wait_time():
+                self._keep_alive()
+
+    def _keep_alive(self) -> None:
+        """Send a PING that is due. With `max_outstanding_pings` unanswered the session is stale."""
+        stale = False
+        with self._lock:
+            session = self.session
+            if self.pings.due() and session is not None:
+                stale = not self.pings.count()
+                if not stale:
+                    self.outbox.ping(self.pings.waiters, None)
+        if stale:
+            reason = StaleConnectionError("the server answered no ping: the connection is stale")
+            self.break_session(reason, session)
+        else:
+            self.outbox.flush()
+
+    def only_requests(self) -> bool:
+        """Whether the server may send nothing but the reply to a request yet to come."""
+        return len(self.router) == 1 and not self.requests.pending and not self.pings.waiters
+
+    # --- what the server says, and telling the user ---------------------------------------------------
+
+    def info(self, fields: dict[str, Any]) -> None:
+        """Reader thread: the server sent INFO."""
+        with self._lock:
+            self._use_info(fields)
+        if self.dialer.advertise(fields):
+            self.tell("discovered_server")
+
+    def denied(self, error: PermissionsError) -> None:
+        """Reader thread: give the denial to the call it concerns. The server answers it with nothing else."""
+        subject = error.subject.encode("utf-8", "surrogateescape")
+        if error.operation == "publish":
+            for receiver in self.router.snapshot():
+                receiver.publish_denied(subject, error)
+            return
+        queue = None if error.queue is None else error.queue.encode("utf-8", "surrogateescape")
+        for receiver in self.router.matching(subject, queue):
+            receiver.denied(error)
 
     def report(self, error: Exception) -> None:
-        """Error callback, else log."""
-        self.nc._report(error)
+        """Tell the error callback, or the log where there is none."""
+        self.last_error = error
+        if self.options.callbacks.error is not None:
+            self.call(self.options.callbacks.error, error)
+        elif not self.closed:
+            log.warning("%s: %s", type(error).__name__, error)
+
+    def tell(self, event: str) -> None:
+        """Call the user's callback for `event`, a field of Callbacks, with the connection."""
+        self.call(getattr(self.options.callbacks, event), self.connection)
 
     def call(self, callback: Callable[[Any], Any] | None, argument: Any) -> None:
-        """Run a user's callback on js-callbacks."""
-        self.nc._callbacks.submit(callback, argument)
+        """Run `callback(argument)` on js-callbacks. Call it without a lock."""
+        self._callbacks.put(callback, argument)
+        self._callbacks.start()
 
     def dropped(self, count: int) -> None:
-        self.nc._count_dropped(count)
+        """Reader thread: a slow consumer has lost `count` messages."""
+        self.dropped_msgs += count
+
+
+def _closed_by(error: Exception | None) -> NatsError:
+    closed = ConnectionClosedError(f"the connection is closed: {error}")
+    closed.__cause__ = error
+    return closed
+
+
+# --- other processes ----------------------------------------------------------------------------------
+
+links: weakref.WeakSet[Link] = weakref.WeakSet()
+
+
+def _after_fork_in_child() -> None:
+    """The links a forked child inherits belong to the parent; their locks may be held for ever."""
+    for link in list(links):
+        link.forked = True
+        link.direct_receive.orphan()
+
+
+on_fork(_after_fork_in_child)

@@ -1,7 +1,7 @@
-"""Nkeys: Ed25519 keys in the text form NATS gives them.
+"""Nkeys: Ed25519 keys in the text form that NATS uses.
 
-A key is base32 without padding of: prefix, 32 bytes, CRC-16 (little endian). The prefix is chosen so that the
-first letter names the kind: `U…` is a user's public key, `SU…` a user's seed.
+The text is base32, without padding, of a prefix, the 32 bytes of the key, and a CRC-16 (little endian). The prefix
+makes the first letter name the kind: `U…` is the public key of a user, `SU…` the seed of a user.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from .ed25519 import SEED_SIZE, SigningKey
 
 __all__ = ["ACCOUNT", "OPERATOR", "USER", "KeyPair", "encode_public_key", "encode_seed"]
 
-# The first five bits of the text are its first letter (A = 0 … Z = 25).
+# The first five bits become the first letter of the text (A = 0 … Z = 25).
 ACCOUNT = 0 << 3
 OPERATOR = 14 << 3
 USER = 20 << 3
@@ -27,9 +27,10 @@ _CHECKSUM_SIZE = 2
 
 
 class KeyPair:
-    """A user's, account's or operator's key, made from its seed (`SU…`, `SA…`, `SO…`).
+    """The key pair of a user, account or operator, derived from its seed (`SU…`, `SA…`, `SO…`). Thread-safe.
 
-    Thread-safe. Neither shown nor pickled. Raises `ValueError` for a malformed seed, without quoting it.
+    Its repr does not show the seed, and it cannot be pickled. Raises `ValueError` for a malformed seed, without
+    quoting it.
     """
 
     __slots__ = ("_key", "_prefix")
@@ -46,7 +47,7 @@ class KeyPair:
 
     @property
     def kind(self) -> str:
-        """What the key belongs to: "user", "account", "operator", "server" or "cluster"."""
+        """The kind of the key's owner: "user", "account", "operator", "server" or "cluster"."""
         return _KINDS[self._prefix]
 
     @property
@@ -66,7 +67,7 @@ def encode_public_key(prefix: int, public_key: bytes) -> str:
 
 def encode_seed(prefix: int, raw_seed: bytes) -> str:
     """The text of a seed of the kind `prefix` (`USER`, `ACCOUNT`, `OPERATOR`)."""
-    # The kind's five bits follow the five bits of the letter S, across the border of two bytes.
+    # The five bits of the kind follow the five bits of the letter S, so they lie in two bytes.
     return _encode(bytes([_SEED | prefix >> 5, (prefix & 31) << 3]) + raw_seed)
 
 
@@ -89,8 +90,8 @@ def _decode_seed(seed: str) -> tuple[int, bytes]:
 
 
 def _decode(text: str) -> bytes:
-    """The bytes of a key's text, their checksum verified and taken off."""
-    # b32decode insists on padding. Its error is not chained: nothing of the key may travel with ours.
+    """The bytes of a key's text, after its checksum has been verified and removed."""
+    # b32decode requires padding. Its error is not chained, because it could quote the key.
     padding = "=" * (-len(text) % 8)
     try:
         raw = base64.b32decode(text + padding)

@@ -1,4 +1,4 @@
-"""The options of a connection, checked once, before anything is sent."""
+"""The options of a connection. connect() checks them before it opens a socket."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Duration = float | timedelta
 
 
 class Callbacks(NamedTuple):
-    """The user's callbacks; each runs on the connection's callback thread."""
+    """The user's callbacks. All run on the connection's callback thread, `js-callbacks`."""
 
     error: ErrorCallback | None = None
     disconnected: ConnectionCallback | None = None
@@ -35,12 +35,12 @@ class Callbacks(NamedTuple):
     lame_duck: ConnectionCallback | None = None
 
 
-# Where the option of connect() is not the field's name with `_cb` behind it.
+# An option of connect() is called `<field>_cb`, with these exceptions.
 _CALLBACK_OPTIONS = {"lame_duck": "lame_duck_mode_cb"}
 
 
 class Options(NamedTuple):
-    """What connect() was asked for."""
+    """The options of connect(), checked and converted; durations are in seconds."""
 
     servers: tuple[ServerAddress, ...]
     authenticator: Authenticator
@@ -66,8 +66,17 @@ class Options(NamedTuple):
     callbacks: Callbacks = Callbacks()
 
 
+def drain_timeout(options: Options, timeout: Duration | None) -> float:
+    """How long a drain may take: as asked for, else as connect() was told."""
+    chosen = seconds(timeout)
+    return options.drain_timeout if chosen is None else chosen
+
+
 def server_list(servers: str | Iterable[str] | None) -> tuple[ServerAddress, ...]:
-    """The servers asked for: argument, else environment NATS_URL, else the local default."""
+    """The addresses of `servers`; by default of the environment variable NATS_URL, else of the local server.
+
+    Raises ValueError for a malformed URL or an empty list, TypeError for anything but strings.
+    """
     if servers is None:
         servers = os.environ.get("NATS_URL") or DEFAULT_URL
     if not isinstance(servers, Iterable):
@@ -83,7 +92,7 @@ def server_list(servers: str | Iterable[str] | None) -> tuple[ServerAddress, ...
 
 
 def positive(value: Duration, name: str) -> float:
-    """A duration that must be more than zero."""
+    """`value` in seconds. Raises ValueError unless it is more than zero."""
     checked = seconds(value, name)
     if not checked:
         raise ValueError(f"{name} must be more than zero")
@@ -91,6 +100,7 @@ def positive(value: Duration, name: str) -> float:
 
 
 def count(value: int, name: str, least: int) -> int:
+    """`value`, checked to be an int of at least `least`. Raises TypeError or ValueError, which name the option."""
     if isinstance(value, bool) or not isinstance(value, int):
         raise TypeError(f"{name} must be an int, not {type(value).__name__}")
     if value < least:
@@ -119,9 +129,10 @@ def make_options(
     inbox_prefix: str,
     **flags: bool,
 ) -> Options:
-    """Check every option of connect(); a wrong one raises ValueError or TypeError that names it."""
+    """Check and convert the options of connect(). Raises ValueError or TypeError, which name the option."""
     context = None if tls is None or isinstance(tls, bool) else tls
-    if context is not None and not hasattr(context, "wrap_bio"):  # not isinstance: ssl may not be loaded
+    # No isinstance: that would import ssl, which programs without TLS never load.
+    if context is not None and not hasattr(context, "wrap_bio"):
         raise TypeError("tls must be an ssl.SSLContext or True")
     for label, text in (("name", name), ("tls_hostname", tls_hostname)):
         if text is not None and not isinstance(text, str):
@@ -130,7 +141,7 @@ def make_options(
         if callback is not None and not callable(callback):
             raise TypeError(f"{_CALLBACK_OPTIONS.get(label, f'{label}_cb')} must be callable")
     if max_reconnect_attempts is not None and count(max_reconnect_attempts, "max_reconnect_attempts", -1) < 0:
-        max_reconnect_attempts = None  # nats-py users write -1 for "for ever"
+        max_reconnect_attempts = None  # -1 means no limit, as in nats-py
     if (seconds(reconnect_jitter, "reconnect_jitter") or 0.0) > 1:
         raise ValueError(f"reconnect_jitter must be between 0 and 1: {reconnect_jitter}")
     addresses = server_list(servers)

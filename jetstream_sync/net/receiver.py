@@ -1,4 +1,4 @@
-"""Receiver: the base of everything that gets messages by sid and hears of the connection."""
+"""What gets messages by a subscription id (sid) and hears of the connection's fate."""
 
 from __future__ import annotations
 
@@ -7,49 +7,47 @@ from ..protocol.parser import RawMessage
 
 
 class Receiver:
-    """Registered by `Link.open()`, removed by `Link.close()`.
+    """A subscription as the connection sees it. Opened by `Link.open()`, closed by `Link.close()`.
 
-    `remaining` and `set_limit` are called under the link's lock and take none. The others are called without it,
-    on the reader thread (`closed`: on the thread that closes the connection), and never block.
+    The reader thread calls deliver(), denied(), publish_denied(), disconnected() and reconnected(). They never
+    block. The thread that closes the connection calls closed() and join(). Under Link's lock only remaining()
+    and set_limit() are called; they take no lock.
     """
 
     sid = b""
     wire_subject: bytes
     wire_queue: bytes | None = None
     drains = False
-    """A user's subscription: not opened while the connection drains, and drained with it."""
+    """A user's subscription: it cannot be opened while the connection drains, and drain() waits for it."""
     completed = False
-    """The server has ended the interest: close() sends no UNSUB."""
+    """The server has ended the interest by itself, or forgot it with its session: close() sends no UNSUB."""
 
     def deliver(self, messages: list[RawMessage], size: int) -> None:
-        """A run of messages for this sid; `size`: the bytes of their headers and payloads."""
+        """Reader thread: consecutive messages, `size` bytes of headers and payloads."""
         raise NotImplementedError
 
     def remaining(self) -> int:
-        """How many messages a SUB that is about to be sent is for: 0 no limit, -1 no SUB at all."""
+        """Asked whenever a SUB is about to go: 0 no limit, n so many messages, -1 do not subscribe again."""
         return 0
 
     def set_limit(self, count: int) -> bool:
-        """The server is about to be told to end the interest after `count` messages in all.
-
-        False: that many have come.
-        """
+        """Expect `count` messages in all. False: that many have come."""
         return True
 
     def denied(self, error: PermissionsError) -> None:
-        """The server refused the subscription."""
+        """The server refuses this subscription."""
 
     def publish_denied(self, subject: bytes, error: PermissionsError) -> None:
-        """The server refused a publish to `subject`."""
+        """The server refuses a publish to `subject`, maybe one of this receiver's."""
 
     def disconnected(self) -> None:
-        """The session was lost."""
+        """The session is lost; another one may follow."""
 
     def reconnected(self) -> None:
-        """A new session is in use, and this receiver is subscribed on it."""
+        """A new session is in use. Receivers that were opened on this very session hear it, too."""
 
     def closed(self, error: NatsError) -> None:
         """The connection is closed for good."""
 
     def join(self, timeout: float) -> None:
-        """Wait for a thread of this receiver, after closed()."""
+        """Wait for the receiver's own thread, if it has one."""

@@ -1,7 +1,7 @@
-"""Which server to try next, and when. Pure: no sockets, no clock, no randomness but what is passed in.
+"""Which server to connect to next, and how long to wait before. No sockets, no clock; randomness is passed in.
 
-A pool holds the servers the user named and those the cluster advertised (`connect_urls`). Each round tries
-every server once; between rounds the wait grows exponentially with jitter up to a cap.
+A pool holds the servers that the user named and those that the cluster advertised (`connect_urls`). A round tries
+every server once. The wait between rounds grows exponentially, with jitter, up to a maximum.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from ..errors import AuthorizationError
 
 DEFAULT_PORT = 4222
 
-# So many in a row from the same server: its credentials will not get better, and it is given up.
+# After so many refusals in a row a server is removed: the credentials will not become valid.
 MAX_AUTHORIZATION_ERRORS = 2
 
 _BLANK_OR_CONTROL = re.compile(r"[\x00-\x20\x7f]")
 
 
 class ServerAddress(NamedTuple):
-    """Where a server is and what its URL said; credentials in it never show in repr."""
+    """The address of a server and the credentials of its URL, which repr() does not show."""
 
     host: str
     port: int
@@ -31,7 +31,7 @@ class ServerAddress(NamedTuple):
     user: str | None = None
     password: str | None = None
     tls_name: str | None = None
-    """The host name to verify when `host` is an address that another server advertised."""
+    """The host name that the certificate must have, where `host` is an IP address that a server advertised."""
 
     def __repr__(self) -> str:
         return f"ServerAddress({self.url!r})"
@@ -44,11 +44,15 @@ class ServerAddress(NamedTuple):
 
     @property
     def key(self) -> tuple[str, int]:
+        """Host and port: equal for URLs of the same server."""
         return (self.host.lower(), self.port)
 
 
 def parse_server(url: str) -> ServerAddress:
-    """A server URL such as `nats://user:pass@host:4222`, `tls://host` or plain `host:port`."""
+    """Parse a URL such as `nats://user:pass@host:4222`, `tls://host` or just `host:port`.
+
+    Raises ValueError, whose text has no credentials.
+    """
     text = url if "://" in url else f"nats://{url}"
     shown = redact(url)
     if _BLANK_OR_CONTROL.search(text):
@@ -56,7 +60,7 @@ def parse_server(url: str) -> ServerAddress:
     try:
         parts = urlsplit(text)
         port = parts.port
-    except ValueError:  # its text quotes what may be a password: not chained
+    except ValueError:  # not chained: its text may quote a password
         raise ValueError(f"not a server URL: {shown!r} (bad host or port)") from None
     if parts.scheme not in ("nats", "tls"):
         raise ValueError(f"server URL must start with nats:// or tls://: {shown!r}")
@@ -72,9 +76,9 @@ def parse_server(url: str) -> ServerAddress:
 
 
 def redact(url: str) -> str:
-    """`url` without what stands before the last `@`: credentials never reach an error text.
+    """`url` without its credentials, for error texts: everything before the last `@` is removed.
 
-    Where there is no `@`, a port that is no number goes, too: in `nats://user:password` it is none.
+    Without an `@`, a port that is not a number is removed as well: in `nats://user:password` it is a password.
     """
     scheme, separator, rest = url.partition("://") if "://" in url else ("", "", url)
     _, at_sign, host = rest.rpartition("@")
@@ -85,7 +89,7 @@ def redact(url: str) -> str:
 
 
 def parse_servers(urls: Iterable[str]) -> tuple[ServerAddress, ...]:
-    """Parse `urls`, dropping repetitions of one host and port."""
+    """Parse `urls`. Of several with the same host and port only the first is kept."""
     seen: dict[tuple[str, int], ServerAddress] = {}
     for url in urls:
         address = parse_server(url)
@@ -94,7 +98,7 @@ def parse_servers(urls: Iterable[str]) -> tuple[ServerAddress, ...]:
 
 
 class Server:
-    """One server in the pool and what happened with it."""
+    """A server of the pool, and how the attempts to connect to it went."""
 
     def __init__(self, address: ServerAddress, *, discovered: bool = False) -> None:
         self.address = address
@@ -108,7 +112,7 @@ class Server:
 
 
 class ServerPool:
-    """The servers to choose from. Owned by whichever thread connects; not thread-safe by itself."""
+    """The servers to choose from. Not thread-safe: it belongs to the thread that connects."""
 
     def __init__(
         self,
@@ -131,20 +135,20 @@ class ServerPool:
         return list(self._servers)
 
     def round(self) -> list[Server]:
-        """All servers in the order to try them: the current (just lost) one last."""
+        """All servers in the order in which to try them. The current one, which was just lost, comes last."""
         if self.current in self._servers:
             self._servers.remove(self.current)
             self._servers.append(self.current)
         return list(self._servers)
 
     def connected(self, server: Server) -> None:
-        """`server` took us in: forget its failures."""
+        """The connection to `server` is established: reset its failures."""
         server.failures = server.authorization_failures = 0
         server.last_error = None
         self.current = server
 
     def failed(self, server: Server, error: BaseException, *, reconnecting: bool) -> None:
-        """Note a failed attempt; while reconnecting a server that used up its chances leaves the pool."""
+        """Record a failed attempt. While reconnecting, a server that has failed too often is removed."""
         server.failures += 1
         server.last_error = error
         if isinstance(error, AuthorizationError):
@@ -156,10 +160,10 @@ class ServerPool:
             self._servers.remove(server)
 
     def advertise(self, urls: Iterable[object]) -> bool:
-        """Take over the cluster's `connect_urls`; True when a server was new.
+        """Add the servers of the cluster's `connect_urls`; True when one of them is new.
 
-        Discovered servers that are no longer advertised leave, except the one in use. A list without any
-        address tells nothing (a server may not advertise, or talk nonsense): it changes nothing.
+        Discovered servers that are no longer advertised are removed, except the current one. A list without a
+        valid address is ignored: not every server advertises others.
         """
         origin = self.current.address if self.current else None
         advertised = {address.key: address for address in map(_lenient_address, urls) if address is not None}
@@ -183,7 +187,7 @@ class ServerPool:
 
 
 def _lenient_address(url: object) -> ServerAddress | None:
-    """An advertised address, or None: a malformed one is the cluster's mistake, not a reason to fail."""
+    """An advertised address, or None when it is malformed: that must not end the connection."""
     if not isinstance(url, str):
         return None
     try:
@@ -193,7 +197,7 @@ def _lenient_address(url: object) -> ServerAddress | None:
 
 
 def _inherit(address: ServerAddress, origin: ServerAddress | None) -> ServerAddress:
-    """Advertised addresses carry no scheme, credentials or host name: those of the advertising server hold."""
+    """Complete an advertised address, which has no scheme or credentials, with those of the advertising server."""
     if origin is None:
         return address
     return ServerAddress(
@@ -207,12 +211,12 @@ def _inherit(address: ServerAddress, origin: ServerAddress | None) -> ServerAddr
 
 
 def _is_ip(host: str) -> bool:
-    """Clusters often advertise bare addresses, which no certificate names."""
+    """Whether `host` is an IP address. Clusters often advertise those, and certificates rarely name them."""
     return ":" in host or all(part.isdecimal() for part in host.split("."))
 
 
 class Backoff:
-    """Waits between rounds: none before the first, then exponential with jitter up to a cap."""
+    """The waits before each round: none before the first, then exponential with jitter up to a maximum."""
 
     def __init__(self, first: float, most: float, jitter: float, rng: random.Random | None = None) -> None:
         self._first = first
@@ -228,8 +232,8 @@ class Backoff:
         """Seconds to wait before the next round."""
         wait = 0.0
         if self._round > 0:
-            # 2**30 times any sensible first wait is far beyond the cap; the bound only avoids huge integers.
-            # The cap leaves room for the jitter: no wait is longer than the longest asked for.
+            # The bound of 30 only avoids huge numbers: 2**30 times any sensible first wait exceeds the maximum.
+            # The maximum leaves room for the jitter: no wait is longer than `most`.
             wait = min(self._most / (1 + self._jitter), self._first * 2.0 ** min(self._round - 1, 30))
             wait *= 1 + self._between(-self._jitter, self._jitter)
         self._round += 1

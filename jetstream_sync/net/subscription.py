@@ -22,7 +22,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from .._deadline import Deadline, seconds
-from .._threads import Mailbox, join_quietly, spawn
+from .._threads import Mailbox, join, join_quietly, spawn
 from ..errors import (
     ConnectionClosedError,
     DrainTimeoutError,
@@ -34,6 +34,7 @@ from ..errors import (
 )
 from ..protocol.parser import RawMessage
 from .message import Message
+from .options import drain_timeout
 from .receiver import Receiver
 
 if TYPE_CHECKING:
@@ -139,10 +140,9 @@ class Inbound(Receiver):
     def wait_handled(self, deadline: Deadline) -> None:
         """Block until the callback thread, if any, has handled everything and ended."""
         thread = self._thread
-        if thread is None or thread is threading.current_thread():
+        if thread is None or thread.ident == threading.get_ident():
             return
-        thread.join(deadline.wait_time())
-        if thread.is_alive():
+        if not join(thread, deadline.wait_time()):
             raise DrainTimeoutError(f"the callback of {self.subject!r} did not finish in time")
 
     def join(self, timeout: float) -> None:
@@ -327,8 +327,7 @@ class Subscription:
         """
         link = self._inbound.link
         link.check_process()
-        chosen = seconds(timeout)
-        drain(link, [self._inbound], Deadline(link.options.drain_timeout if chosen is None else chosen))
+        drain(link, [self._inbound], Deadline(drain_timeout(link.options, timeout)))
 
     def __enter__(self) -> Subscription:
         return self

@@ -12,6 +12,7 @@ from jetstream_sync import Connection, connect
 from jetstream_sync.errors import (
     NoServersError,
 )
+from jetstream_sync.net.connection import link_of
 from jetstream_sync.testing import FaultProxy, LocalServer, PeerConnection, ScriptedPeer
 from tests.support.eventually import eventually
 from tests.support.peers import QUICK, CountingListener, answer_pings, drop, serve
@@ -177,8 +178,9 @@ def test_lame_duck_that_closes_at_once_does_not_cost_the_next_session(nats_serve
 
     with ScriptedPeer(script) as peer:
         with connect([peer.url, nats_server.url], dont_randomize=True, **QUICK) as nc:
-            give_up = nc._break
-            nc._break = break_late  # type: ignore[method-assign]
+            link = link_of(nc)
+            give_up = link.break_session
+            link.break_session = break_late  # type: ignore[method-assign]
             go_lame.set()
             eventually(lambda: nc.connected_url == nats_server.url)
             eventually(lambda: not [t for t in threading.enumerate() if t.name == "js-lameduck"])

@@ -21,6 +21,8 @@ from jetstream_sync.testing import LocalServer
 from jetstream_sync.testing.proxy import FaultProxy
 from tests.support.eventually import eventually
 from tests.support.forks import end_in_time, in_child
+from tests.support.observer import stream_and_consumer
+from tests.support.watchdog import InThread
 
 # Python 3.12 and later warn of every fork in a process that has threads: that is what is tested here.
 pytestmark = pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
@@ -109,6 +111,38 @@ def test_contexts_left_in_child_are_left_alone(nc: Connection, proxy: FaultProxy
     assert proxy.captured[0].to_server == sent
     nc.publish("asked", b"1")
     assert sub.next_msg(timeout=5).data == b"1"
+
+
+def test_taking_in_child_from_what_the_parent_waits_on_raises_fork_error(nc: Connection) -> None:
+    """Not ConcurrencyError, though a thread of the parent's was taking when it forked; and nothing hangs."""
+    consumer = stream_and_consumer(nc.jetstream())
+    messages, batch = consumer.messages(max_messages=10), consumer.fetch(5, expires=20)
+    context = consumer.consume(lambda message: None, max_messages=10)
+    sub = nc.jetstream().pull_subscribe("s.>", durable="P")
+    waiting = InThread(messages.next, 20)
+    eventually(lambda: messages._feed.waiting)
+    uses = {
+        "next": lambda: messages.next(1),
+        "for": lambda: list(messages),
+        "batch": lambda: list(batch),
+        "fetch": lambda: consumer.fetch(1),
+        "consumer.next": lambda: consumer.next(1),
+        "messages": consumer.messages,
+        "consume": lambda: consumer.consume(print),
+        "stop": messages.stop,
+        "drain": messages.drain,
+        "context.stop": context.stop,
+        "context.wait": lambda: context.wait(1),
+        "sub.fetch": lambda: sub.fetch(1, 1),
+        "unsubscribe": sub.unsubscribe,
+    }
+    outcome = in_child(lambda: refusals(uses))
+    assert outcome == dict.fromkeys(outcome, "ForkError")
+    batch.close()
+    sub.unsubscribe()
+    context.stop()
+    messages.stop()
+    waiting.error(5)
 
 
 def test_fork_while_receiving(nc: Connection, nats_server: LocalServer) -> None:

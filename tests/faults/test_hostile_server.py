@@ -255,7 +255,7 @@ def test_server_that_is_always_hostile_is_met_with_back_off() -> None:
 
 
 def test_chatter_that_means_nothing_is_ignored() -> None:
-    """Messages for unknown subscriptions, PONGs nobody waits for, +OK and odd cases of verbs do no harm."""
+    """Messages for unknown subscriptions, unexpected PONGs, +OK and verbs in lower case are ignored."""
 
     def script(conn: PeerConnection) -> None:
         conn.handshake()

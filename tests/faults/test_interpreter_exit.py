@@ -94,6 +94,7 @@ LAST_LINE = """
 PREAMBLE = """
 import sys, threading
 from jetstream_sync import connect
+from jetstream_sync.net.connection import link_of
 url = sys.argv[1]
 lost = threading.Event()
 """
@@ -192,7 +193,7 @@ def test_exit_while_server_is_stopped(nats_server: LocalServer) -> None:
             while True:
                 nc.publish("flood", bytes(100_000))
         threading.Thread(target=flood, daemon=True).start()
-        while not nc._outbox.congested:
+        while not link_of(nc).outbox.congested:
             pass
         """,
         nats_server.url,

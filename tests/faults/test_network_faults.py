@@ -24,6 +24,7 @@ from jetstream_sync.errors import (
     StaleConnectionError,
     SubscriptionClosedError,
 )
+from jetstream_sync.net.connection import link_of
 from jetstream_sync.net.outbox import Outbox
 from jetstream_sync.net.transport import PlainTransport
 from jetstream_sync.testing import FaultProxy, LocalServer
@@ -86,7 +87,7 @@ def test_pings_and_flushes_stay_matched_over_reconnects(proxy: FaultProxy) -> No
             assert all(one.result(10) for one in flushing)
             for _ in range(10):
                 nc.flush(3)
-            eventually(lambda: not [slot for slot in nc._pongs if slot is not None])
+            eventually(lambda: not [slot for slot in link_of(nc).pings.waiters if slot is not None])
     finally:
         stop.set()
         sys.setswitchinterval(usual)
@@ -95,7 +96,7 @@ def test_pings_and_flushes_stay_matched_over_reconnects(proxy: FaultProxy) -> No
 def test_flush_at_the_very_moment_of_the_loss_does_not_shift_later_ones(proxy: FaultProxy) -> None:
     """A flush that begins while the loss is being handled keeps its PING and its place together."""
     with connect(proxy.url, **QUICK) as nc:
-        detach = nc._outbox.detach
+        detach = link_of(nc).outbox.detach
         flushing: list[InThread[None]] = []
 
         def detach_late() -> Any:
@@ -103,10 +104,10 @@ def test_flush_at_the_very_moment_of_the_loss_does_not_shift_later_ones(proxy: F
             threading.Event().wait(0.1)  # enough for the flush to get as far as it can
             return detach()
 
-        nc._outbox.detach = detach_late  # type: ignore[method-assign]
+        link_of(nc).outbox.detach = detach_late  # type: ignore[method-assign]
         proxy.cut()
         eventually(lambda: nc.stats.reconnects == 1)
-        nc._outbox.detach = detach  # type: ignore[method-assign]
+        link_of(nc).outbox.detach = detach  # type: ignore[method-assign]
         for _ in range(3):
             nc.flush(2)
         assert isinstance(flushing[0].error(), (ConnectionLostError, type(None)))
@@ -175,8 +176,7 @@ def test_requests_through_cuts_get_their_own_answer_or_a_typed_error(
                 nc.flush()
             stop.set()
             assert all(one.result(20) for one in asking)
-            assert nc._mux is not None
-            assert len(nc._mux) == 0
+            assert len(link_of(nc).requests.pending) == 0
     finally:
         stop.set()
         sys.setswitchinterval(usual)
@@ -251,14 +251,14 @@ def test_sender_that_finds_the_socket_full_as_it_is_lost_closes_it(then: str) ->
     outbox.attach(pipe, b"")
 
     def full_then_lost() -> bool:
-        abandoned = outbox.detach()
-        abandoned.abort()
+        detached = outbox.detach()
+        detached.abort()
         if then == "close":
             outbox.close()
             assert outbox.serve(0) is False  # the writer thread's last turn
         else:
             outbox.attach(PlainTransport(next_ours), b"")
-        abandoned.close()
+        detached.close()
         return False
 
     pipe.flush_now = full_then_lost  # type: ignore[method-assign]

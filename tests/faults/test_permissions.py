@@ -12,6 +12,7 @@ import pytest
 import jetstream_sync
 from jetstream_sync import Connection
 from jetstream_sync.errors import PermissionsError
+from jetstream_sync.net.connection import link_of
 from jetstream_sync.testing import LocalServer
 from tests.support.eventually import eventually
 
@@ -101,7 +102,7 @@ def test_subscribe_denied_ends_the_wait(nc: Connection, take: str) -> None:
     wait = {"next_msg": lambda: sub.next_msg(timeout=30), "iteration": lambda: next(iter(sub))}[take]
     error = denial_of(wait)
     assert (error.subject, error.operation, error.queue) == ("secret.news", "subscription", None)
-    assert b"secret.news" not in [receiver.wire_subject for receiver in nc._subs.values()]
+    assert b"secret.news" not in [receiver.wire_subject for receiver in link_of(nc).router.receivers.values()]
 
 
 def test_subscribe_denied_with_callback(nc: Connection, errors: queue.Queue[Exception]) -> None:
@@ -146,7 +147,7 @@ def test_many_denials_do_not_hurt(nc: Connection, errors: queue.Queue[Exception]
     nc.flush()
     told = {(errors.get(timeout=5).subject) for _ in range(100)}
     assert told == {f"secret.{number}" for number in range(50)}
-    assert nc._subs == {}
+    assert link_of(nc).router.receivers == {}
 
 
 def test_permission_granted_after_reconnect(errors: queue.Queue[Exception]) -> None:

@@ -214,8 +214,8 @@ class Publishing:
 def test_leader_killed_under_publish_with_ids(nats_cluster: LocalCluster) -> None:
     """3 replicas, kill -9 of the leader: every publish returns its ack, nothing is lost, each id is there once.
 
-    One client is connected to the leader and loses its connection, the other one to a follower and finds nobody
-    who answers.
+    One client is connected to the leader and loses its connection. The other one is connected to a follower and
+    gets "no responders".
     """
     with connect(nats_cluster.urls) as nc:
         nc.jetstream(timeout=20).create_stream(name="R3", subjects=["r.>"], num_replicas=3)
@@ -232,7 +232,7 @@ def test_leader_killed_under_publish_with_ids(nats_cluster: LocalCluster) -> Non
         for one in publishing:
             one.finish()
             print(f"{len(one.acked)} acked, the longest publish took {one.longest:.1f} s")
-        nats_cluster.wait_ready()  # the node may have led the cluster, too: nobody else makes consumers
+        nats_cluster.wait_ready()  # the node may have been the meta leader, without which no consumer is created
         stored = payloads_of(eventually(lambda: stream_of(far.jetstream(), "R3"), timeout=20))
     acked = {payload for one in publishing for payload in one.acked}
     assert acked - set(stored) == set()

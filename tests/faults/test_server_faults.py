@@ -18,6 +18,7 @@ from jetstream_sync.errors import (
     StaleConnectionError,
     TimeoutError,
 )
+from jetstream_sync.net.connection import link_of
 from jetstream_sync.testing import LocalServer
 from tests.support.eventually import eventually
 from tests.support.watchdog import InThread, under_watchdog
@@ -86,10 +87,10 @@ def test_kill_during_waiting_calls_ends_them_at_once(server: LocalServer) -> Non
         nc.subscribe("mute")
         nc.flush()
         asking = InThread(nc.request, "mute", timeout=60)
-        eventually(lambda: nc._mux is not None and len(nc._mux) == 1)
+        eventually(lambda: len(link_of(nc).requests.pending) == 1)
         server.pause()
         flushing = InThread(nc.flush, 60)
-        eventually(lambda: len(nc._pongs) == 1)
+        eventually(lambda: len(link_of(nc).pings.waiters) == 1)
         server.kill()
         assert isinstance(asking.error(3), ConnectionLostError)
         assert isinstance(flushing.error(3), ConnectionLostError)
@@ -158,7 +159,7 @@ def test_close_while_reconnecting_returns_at_once(server: LocalServer) -> None:
     server.kill()
     eventually(lambda: nc.is_reconnecting)
     asking = InThread(nc.request, "x", timeout=60)
-    eventually(lambda: nc._mux is not None and len(nc._mux) == 1)
+    eventually(lambda: len(link_of(nc).requests.pending) == 1)
     closing = InThread(nc.close)
     closing.result(3)
     assert closing.seconds < 1.5
@@ -325,7 +326,7 @@ def test_close_while_dialling_a_stopped_server_returns(server: LocalServer) -> N
     eventually(lambda: nc.is_connected)
     server.pause()
     nc.force_reconnect()
-    eventually(lambda: nc._dialer._dialing is not None)
+    eventually(lambda: link_of(nc).dialer.dialing)
     closing = InThread(nc.close)
     closing.result(5)
     assert closing.seconds < 1.5

@@ -2,38 +2,28 @@
 
 from __future__ import annotations
 
-import gc
 import os
-import random
 import signal
 import socket
 import sys
 import threading
 import time
-import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from types import FrameType
 
 import pytest
 
 import jetstream_sync
-from jetstream_sync import Connection, Message, Subscription
+from jetstream_sync import Connection, Subscription
 from jetstream_sync.errors import TimeoutError
+from jetstream_sync.net.connection import link_of
 from jetstream_sync.testing import LocalServer
 from tests.support.eventually import eventually
+from tests.support.storm import DOUBLES, Interrupted, Sender, Storm, Verifier
 
 # A signal comes this long after the call began, which then is blocked.
 SIGNAL_AFTER = 0.15
 RAISED_WITHIN = 1.0
-# How many of the interruptions are followed by a second one. Python 3.10 looks for signals between an exception
-# and the `with` statement it leaves, whose lock then stays locked: there no program survives a second one.
-DOUBLES = 0.4 if sys.version_info >= (3, 11) else 0.0
-LIBRARY = os.path.dirname(jetstream_sync.__file__)
-
-
-class Interrupted(Exception):
-    """What the signal handlers of these tests raise."""
 
 
 @pytest.fixture
@@ -43,6 +33,12 @@ def server(nats_server: LocalServer) -> Iterator[LocalServer]:
     nats_server.resume()
 
 
+def is_waiting(thread: int) -> bool:
+    """Whether a thread is blocked: the innermost function waits for a lock, a socket or the clock."""
+    frame = sys._current_frames()[thread]
+    return frame.f_code.co_name in ("acquire", "wait", "sleep", "join", "_wait_for_tstate_lock", "wait_writable")
+
+
 @contextmanager
 def signal_soon(number: signal.Signals) -> Iterator[list[BaseException]]:
     """Have `number` delivered to this thread shortly, with a handler that raises, and check when it raised."""
@@ -50,16 +46,23 @@ def signal_soon(number: signal.Signals) -> Iterator[list[BaseException]]:
     def raise_it(*_: object) -> None:
         raise KeyboardInterrupt if number is signal.SIGINT else Interrupted
 
+    def send_it() -> None:
+        # On a slow machine the call may not be blocked yet: the signal is to find it waiting.
+        eventually(lambda: is_waiting(main), message="the main thread waits")
+        sent.append(time.monotonic())
+        os.kill(os.getpid(), number)
+
+    main = threading.get_ident()
+    sent: list[float] = []
     before = signal.signal(number, raise_it)
-    sender = threading.Timer(SIGNAL_AFTER, os.kill, (os.getpid(), number))
-    start = time.monotonic()
+    sender = threading.Timer(SIGNAL_AFTER, send_it)
     try:
         raised: list[BaseException] = []
         sender.start()
         with pytest.raises((KeyboardInterrupt, Interrupted)) as caught:
             yield raised
         raised.append(caught.value)
-        assert time.monotonic() - start < SIGNAL_AFTER + RAISED_WITHIN
+        assert time.monotonic() - sent[0] < RAISED_WITHIN
     finally:
         sender.join()
         signal.signal(number, before)
@@ -174,95 +177,6 @@ def test_interrupted_end_of_subscription_can_be_repeated(leave: str, server: Loc
 # --- storms ---------------------------------------------------------------------------------------
 
 
-class Storm:
-    """Interrupts what the main thread does at random moments, one or two signals in quick succession."""
-
-    def __init__(self, seed: int, *, longest: float = 0.001, doubles: float = DOUBLES) -> None:
-        self._rng = random.Random(seed)
-        self._doubles = doubles
-        self._longest = longest
-        self._left = 0
-        self.raised = 0
-
-    def __enter__(self) -> Storm:
-        gc.collect()  # what is raised in a finalizer of an earlier test's garbage would go nowhere, too
-        self._before = signal.signal(signal.SIGALRM, self._strike)
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, self._before)
-
-    def _strike(self, _: int, frame: FrameType | None) -> None:
-        if self._left <= 0:
-            return
-        if frame is None or not frame.f_code.co_filename.startswith(LIBRARY):
-            # Between calls nothing of ours is at stake; and what is raised in the callback of a weak reference
-            # is printed by the interpreter and goes nowhere.
-            signal.setitimer(signal.ITIMER_REAL, 1e-5)
-            return
-        self.raised += 1
-        self._left -= 1
-        if self._left > 0:
-            signal.setitimer(signal.ITIMER_REAL, self._rng.choice((1e-6, 1e-5, 3e-5, 1e-4)))
-        raise Interrupted
-
-    def interrupt(self, work: Callable[[], object]) -> None:
-        """Repeat `work` until a signal interrupts it, and perhaps a second one its way out."""
-        try:
-            self._left = 2 if self._rng.random() < self._doubles else 1
-            signal.setitimer(signal.ITIMER_REAL, self._rng.uniform(1e-5, self._longest))
-            while self._left > 0:
-                work()
-        except Interrupted:
-            self._left = 0
-
-
-class Verifier:
-    """Receives checksummed frames on a connection of its own; every sender's come whole, once and in order."""
-
-    def __init__(self, url: str) -> None:
-        self.nc = jetstream_sync.connect(url)
-        self.seen: dict[str, set[int]] = {}
-        self.wrong: list[str] = []
-        self._last: dict[str, int] = {}
-        self.nc.subscribe("storm.*", cb=self._verify, pending_msgs_limit=0, pending_bytes_limit=0)
-        self.nc.flush()
-
-    def _verify(self, msg: Message) -> None:
-        number, _, rest = msg.data.partition(b" ")
-        checksum, _, filling = rest.partition(b" ")
-        sequence = int(number)
-        if int(checksum) != zlib.crc32(filling, sequence):
-            self.wrong.append(f"{msg.subject} {sequence}: damaged")
-        if sequence <= self._last.get(msg.subject, 0):
-            self.wrong.append(f"{msg.subject} {sequence}: after {self._last[msg.subject]}")
-        self._last[msg.subject] = sequence
-        self.seen.setdefault(msg.subject, set()).add(sequence)
-
-
-class Sender:
-    """Publishes numbered, checksummed frames and notes which calls returned."""
-
-    def __init__(self, nc: Connection, name: str) -> None:
-        self._nc = nc
-        self.subject = f"storm.{name}"
-        self._rng = random.Random(name)
-        self._next = 0
-        self.returned: list[int] = []
-
-    def publish(self) -> None:
-        self._next += 1
-        sequence = self._next
-        filling = self._rng.randbytes(self._rng.choice((1, 10, 100, 2000)))
-        self._nc.publish(self.subject, b"%d %d %b" % (sequence, zlib.crc32(filling, sequence), filling))
-        self.returned.append(sequence)
-
-    def publish_all(self, count: int) -> None:
-        for _ in range(count):
-            self.publish()
-
-
 @pytest.fixture
 def errors() -> list[Exception]:
     return []
@@ -272,7 +186,7 @@ def errors() -> list[Exception]:
 def stormy(nats_server: LocalServer, errors: list[Exception]) -> Iterator[Connection]:
     """A connection with small socket buffers, so that sends are partial, and whose errors are noted."""
     nc = jetstream_sync.connect(nats_server.url, error_cb=errors.append)
-    nc._session.transport.sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 8192)
+    link_of(nc).session.transport.sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 8192)
     yield nc
     nc.close()
 
@@ -360,7 +274,7 @@ def test_request_under_storm_of_signals(
                 storm.interrupt(ask)
         ask()
         # A second signal may cut off the clean-up after the first one, which costs a slot and nothing else.
-        assert len(stormy._mux) <= 40 * doubles
+        assert len(link_of(stormy).requests.pending) <= 40 * doubles
         assert_unharmed(stormy, errors)
 
 
@@ -370,14 +284,14 @@ def test_flush_under_storm_of_signals(stormy: Connection, errors: list[Exception
         while storm.raised < 2000:
             storm.interrupt(lambda: stormy.flush(5))
     stormy.flush(5)
-    eventually(lambda: not stormy._pongs, 5, "no PONG is owed")
+    eventually(lambda: not link_of(stormy).pings.waiters, 5, "no PONG is owed")
     assert_unharmed(stormy, errors)
 
 
 def test_subscribe_under_storm_of_signals(
     nats_server: LocalServer, stormy: Connection, errors: list[Exception]
 ) -> None:
-    """An interrupted subscribe() or unsubscribe() leaves no interest on the server that nobody can end."""
+    """An interrupted subscribe() or unsubscribe() leaves no interest on the server."""
     held: list[Subscription] = []
 
     def come_and_go() -> None:
@@ -390,7 +304,7 @@ def test_subscribe_under_storm_of_signals(
     for sub in held:
         sub.unsubscribe()
     stormy.flush(5)
-    assert stormy._subs == {}
+    assert link_of(stormy).router.receivers == {}
     connections = nats_server.monitor(f"/connz?cid={stormy.client_id}&subs=1")["connections"]
     assert connections[0]["subscriptions"] == 0
     assert_unharmed(stormy, errors)

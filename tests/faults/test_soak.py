@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from jetstream_sync import connect
+from jetstream_sync.net.connection import link_of
 from jetstream_sync.testing import FaultProxy, LocalServer
 from tests.support.eventually import eventually
 
@@ -63,8 +64,8 @@ def reconnect(proxy: FaultProxy, times: int) -> None:
                 steady_descriptors, steady_threads = descriptors(), threading.active_count()
         eventually(lambda: descriptors() <= steady_descriptors + 2)
         eventually(lambda: threading.active_count() <= steady_threads + 1)
-        assert len(nc._subs) == 1
-        assert len(nc._pongs) == 0
+        assert len(link_of(nc).router.receivers) == 1
+        assert len(link_of(nc).pings.waiters) == 0
 
 
 def check_connect_and_close(server: LocalServer, times: int) -> None:

@@ -23,8 +23,8 @@ def library_threads() -> list[str]:
     return [thread.name for thread in threading.enumerate() if thread.name.startswith("js-")]
 
 
-def test_refused_connect_leaves_no_thread_and_calls_nobody(guarded: LocalServer) -> None:
-    """When connect() raises, its threads have ended; closed_cb is for connections that somebody held."""
+def test_refused_connect_leaves_no_thread_and_calls_no_callback(guarded: LocalServer) -> None:
+    """When connect() raises, its threads have ended, and closed_cb is not called."""
     told: list[object] = []
     with pytest.raises(AuthorizationError):
         jetstream_sync.connect(guarded.url, user="ann", password="wrong", closed_cb=told.append)
@@ -43,7 +43,7 @@ def test_second_server_is_tried_with_the_same_threads(guarded: LocalServer, nats
 def test_exception_during_the_handshake_leaves_no_thread(
     guarded: LocalServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whatever ends connect() ends its threads, be it what a signal handler raised."""
+    """When connect() raises, its threads end, also when the error comes from a signal handler."""
 
     def interrupt(_: object) -> None:
         raise KeyboardInterrupt
@@ -73,7 +73,7 @@ def test_retry_on_failed_connect_goes_on_with_the_thread_it_has(guarded: LocalSe
 
 
 def test_unreachable_server_starts_nothing() -> None:
-    """Where nobody can be dialled there is nothing to read."""
+    """Without a server that accepts the connection, no reader thread is started."""
     with pytest.raises(NoServersError):
         jetstream_sync.connect("nats://127.0.0.1:1")
     assert library_threads() == []

@@ -29,7 +29,7 @@ def proxy(nats_server: LocalServer) -> Iterator[FaultProxy]:
 
 @pytest.fixture
 def closed_port() -> Iterator[int]:
-    """A port on which nobody listens, and nobody will."""
+    """A port that stays reserved without a listener."""
     reservation = PortReservation()
     yield reservation.port
     reservation.release()

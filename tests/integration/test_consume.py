@@ -15,6 +15,7 @@ import pytest
 
 from jetstream_sync import Connection, JetStream, JetStreamMessage, connect
 from jetstream_sync.errors import ConnectionClosedError, ConsumerDeletedError, MissedHeartbeatError, NatsError
+from jetstream_sync.net.connection import link_of
 from jetstream_sync.testing import LocalServer
 from tests.support.consuming import buffered, refill_of
 from tests.support.eventually import eventually
@@ -461,11 +462,11 @@ def test_consume_handles_its_buffer_when_the_connection_drains(nats_server: Loca
     info = consumer.get_info()
     assert info.delivered.consumer_seq == len(collect.messages)
     assert info.num_ack_pending == 0
-    assert other._before_drained == []
+    assert link_of(other).drain_steps == {}
 
 
 def test_consume_does_no_work_on_a_closed_connection(nats_server: LocalServer, js: JetStream) -> None:
-    """close() drops what is buffered: nobody could acknowledge it, and it comes again."""
+    """close() discards buffered messages: they could not be acknowledged, and are delivered again."""
     consumer = stream_and_consumer(js, 20)
     calls: list[bytes] = []
     other = connect(nats_server.url)

@@ -19,6 +19,7 @@ from jetstream_sync.errors import (
     PermissionsError,
     PullError,
 )
+from jetstream_sync.net.connection import link_of
 from jetstream_sync.protocol.subjects import new_inbox
 from jetstream_sync.testing import LocalServer
 from tests.support.consuming import buffered
@@ -295,7 +296,7 @@ def test_fetch_freed_while_the_connection_lock_is_held_does_not_deadlock(
 
     def free_under_lock() -> None:
         batch = consumer.fetch(10, expires=20)
-        with nc._lock:
+        with link_of(nc)._lock:
             del batch
 
     InThread(free_under_lock).result(3)
@@ -487,7 +488,7 @@ def test_fetch_with_a_denied_inbox_fails_within_a_second(monkeypatch: pytest.Mon
         ) as nc:
             consumer = nc.jetstream().get_consumer("S", "C")
             # Requests have their allowed inbox already; those of the pulls are denied.
-            monkeypatch.setattr(nc, "_next_inbox", lambda: new_inbox("_INBOX"))
+            monkeypatch.setattr(link_of(nc), "next_inbox", lambda: new_inbox("_INBOX").encode())
             calls = (
                 lambda: list(consumer.fetch(1, expires=10)),
                 lambda: consumer.next(10),

@@ -23,6 +23,7 @@ from jetstream_sync import (
 from jetstream_sync.testing import LocalServer
 from tests.support.eventually import eventually
 from tests.support.forks import in_child, raised_by
+from tests.support.platforms import needs_fork_hooks
 
 
 @pytest.fixture
@@ -122,7 +123,7 @@ def test_acks_on_the_wire(
 
 
 def test_ack_policy_none_sends_nothing(nc: Connection, js: JetStream, stream: Stream, acks: Acks) -> None:
-    """Nobody waits for acks: none is sent, none is an error."""
+    """With ack policy none, ack() sends nothing and raises nothing."""
     consumer = stream.create_consumer(name="n", ack_policy="none")
     for call in ("ack", "nak", "term", "in_progress", "ack_sync"):
         getattr(one(js, consumer), call)()
@@ -198,7 +199,7 @@ def test_ack_sync_without_a_consumer_raises(js: JetStream, consumer: Consumer) -
 
 
 def test_ack_sync_without_an_answer_times_out(js: JetStream, consumer: Consumer, acks: Acks) -> None:
-    """Somebody listens, nobody confirms: TimeoutError at the caller's timeout."""
+    """The ack subject has a subscriber that does not confirm: TimeoutError after the caller's timeout."""
     message = one(js, consumer)
     consumer.delete()
     started = time.monotonic()
@@ -329,6 +330,7 @@ def test_second_form_of_reply_subjects_from_a_real_server(nc: Connection, domain
         assert [again.metadata.num_delivered for again in consumer.fetch(1)] == [2]
 
 
+@needs_fork_hooks
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")  # Python 3.12+, in a process with threads
 def test_message_of_a_forked_connection_cannot_be_acked(nc: Connection, js: JetStream, consumer: Consumer) -> None:
     """In a child the ack raises ForkError and the parent's connection goes on."""

@@ -334,7 +334,7 @@ def test_messages_with_block_stops(js: JetStream) -> None:
 
 
 def test_messages_dropped_stops_pulling(js: JetStream, nc: Connection) -> None:
-    """A stream of messages that nobody holds any more ends by itself, also when the loop was left by break."""
+    """A message stream without references ends by itself, also after its loop was left by break."""
     consumer = stream_and_consumer(js, 5)
     for _ in consumer.messages():
         break

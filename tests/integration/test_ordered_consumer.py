@@ -284,7 +284,7 @@ def test_fetch_left_early_loses_nothing(js: JetStream, stream: Stream) -> None:
     eventually(lambda: len(consumers(js)) <= 1)
 
 
-def test_fetch_that_nobody_iterates_loses_nothing(js: JetStream, stream: Stream) -> None:
+def test_fetch_that_is_never_iterated_loses_nothing(js: JetStream, stream: Stream) -> None:
     """Dropped or closed, its messages come with the next one."""
     publish(js, 1, 3)
     ordered = stream.ordered_consumer()
@@ -409,7 +409,7 @@ def test_end_of_consume_deletes_the_consumer(js: JetStream, stream: Stream) -> N
 
 
 def test_connection_closed_right_after_stop_leaves_no_consumer(nats_server: LocalServer, js: JetStream) -> None:
-    """Deleting waits for nobody, but is not forgotten when the connection is closed."""
+    """The deletion does not wait for a reply, but is sent before the connection is closed."""
     js.create_stream(name="S", subjects=["s.>"], storage="memory")
     publish(js, 1, 1)
     with jetstream_sync.connect(nats_server.url) as nc:

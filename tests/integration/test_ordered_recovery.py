@@ -22,6 +22,7 @@ from jetstream_sync import (
     StreamNotFoundError,
     TimeoutError,
 )
+from jetstream_sync.jetstream import client_of
 from jetstream_sync.testing import LocalServer
 from tests.support.eventually import eventually
 from tests.support.observer import server_version
@@ -138,7 +139,7 @@ def test_consume_goes_on_when_the_consumer_is_deleted(js: JetStream, other_js: J
     assert seen == upto(50)
 
 
-def test_gap_is_mended_when_somebody_else_pulls_from_the_consumer(
+def test_gap_is_mended_when_another_client_pulls_from_the_consumer(
     js: JetStream, other_js: JetStream, stream: Stream
 ) -> None:
     """The messages stolen come again, in order, in messages() and in fetch()."""
@@ -204,7 +205,7 @@ def test_recreation_backs_off_while_there_is_no_room_for_a_consumer(js: JetStrea
     ordered = stream.ordered_consumer()
     with ordered.messages(on_error=errors.append) as messages:
         assert take(messages, 1) == [1]
-        with other_js._client.nc.subscribe("$JS.API.CONSUMER.CREATE.>") as tries:
+        with client_of(other_js).link.connection.subscribe("$JS.API.CONSUMER.CREATE.>") as tries:
             replace_by_foreign_consumer(other_js, ordered)
             publish(js, 3, 3)
             assert take(messages, 1) == [2]  # what was buffered

@@ -375,7 +375,7 @@ def test_fetch_of_a_silent_server_ends_at_its_timeout(
     sub.unsubscribe()
 
 
-def test_late_answer_to_a_single_fetch_is_nobodys(
+def test_late_reply_to_a_single_fetch_is_discarded(
     proxied: tuple[FaultProxy, Connection], stream: JetStream
 ) -> None:
     """The 404 of a single fetch that was given up comes too late, and is not taken for the next one's answer."""

@@ -130,7 +130,7 @@ def test_message_with_a_status_header_is_the_users(stream: JetStream) -> None:
         message.ack_sync()
 
 
-def test_message_published_to_the_deliver_subject_by_somebody_else(nc: Connection, stream: JetStream) -> None:
+def test_message_published_to_the_deliver_subject_by_another_client(nc: Connection, stream: JetStream) -> None:
     """What did not come from the consumer is handed out, but it has no metadata and cannot be acknowledged."""
     with stream.subscribe("s.>", config={"deliver_subject": "deliver.here"}) as sub:
         nc.publish("deliver.here", b"hello")

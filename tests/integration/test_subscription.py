@@ -193,7 +193,7 @@ def test_callback_may_call_any_method(nc: Connection, action: str) -> None:
 
 
 def test_a_busy_callback_delays_no_other_subscription(nc: Connection) -> None:
-    """Each callback has a thread of its own: one that blocks holds up nobody."""
+    """Each subscription calls its callback on its own thread: one that blocks does not delay the others."""
     release = threading.Event()
     nc.subscribe("blocked", cb=lambda msg: release.wait(30))
     nc.publish("blocked")
@@ -324,7 +324,7 @@ def test_drain_of_a_stuck_callback_raises(nc: Connection) -> None:
 
 
 def test_drain_cut_off_leaves_no_interest_behind(nats_server: LocalServer, proxy: FaultProxy) -> None:
-    """A drain during which the connection is lost does not subscribe again: no message goes to nobody."""
+    """After a drain during which the connection is lost, the reconnect does not subscribe again."""
     with connect(proxy.url, reconnect_time_wait=0.01) as nc:
         sub = nc.subscribe("gone", queue="g")
         nc.flush()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 import ssl
-import sys
 import threading
 import zlib
 from collections.abc import Iterator
@@ -15,6 +14,7 @@ import pytest
 import jetstream_sync
 from jetstream_sync import Connection, Message
 from jetstream_sync.errors import NoServersError
+from jetstream_sync.net.connection import link_of
 from jetstream_sync.testing import LocalServer
 from jetstream_sync.testing.peer import PeerConnection, ScriptedPeer
 from jetstream_sync.testing.proxy import FaultProxy
@@ -76,7 +76,7 @@ def test_explicit_context(scheme: str, server: LocalServer, kit: CertKit) -> Non
 
 
 def test_requests_in_a_row_are_received_by_the_reader(server: LocalServer, kit: CertKit) -> None:
-    """What an encrypted socket holds is for the decryption alone to read: no caller receives its own answer."""
+    """With TLS there is no direct receive: only the reader thread may read from an encrypted socket."""
     options = {"tls": trusting(kit.ca_file), **CREDENTIALS}
     connect = jetstream_sync.connect
     with connect(server.url, **options) as nc, connect(server.url, **options) as other:
@@ -84,7 +84,7 @@ def test_requests_in_a_row_are_received_by_the_reader(server: LocalServer, kit: 
         other.flush()
         for number in range(20):
             assert nc.request("echo", b"%d" % number).data == b"%d" % number
-        assert nc._receiving.answers == 0
+        assert link_of(nc).direct_receive.replies == 0
 
 
 @pytest.mark.parametrize("options", [{}, {"tls": True}])
@@ -214,7 +214,7 @@ def test_server_that_never_finishes_the_handshake() -> None:
 
 @pytest.mark.parametrize("injected", [b"PING\r\n", b"P", b"INFO {}\r\n", b"MSG a 1 1\r\nx\r\n", b"\x16\x03\x01"])
 def test_bytes_before_the_handshake_are_refused(injected: bytes) -> None:
-    """What an attacker puts behind INFO, before TLS is up, ends the attempt; nothing is answered to it."""
+    """Bytes that follow INFO before the TLS handshake, as from an attacker, end the attempt without a reply."""
 
     def inject(connection: PeerConnection) -> None:
         connection.send(b'INFO {"tls_required":true,"max_payload":1048576}\r\n' + injected)
@@ -272,14 +272,6 @@ class Checked:
         eventually(lambda: len(self.received) == len(self._sizes), 30, self._subject)
         assert self.received == list(range(len(self._sizes)))
         assert self.wrong == []
-
-
-@pytest.fixture
-def eager_switching() -> Iterator[None]:
-    before = sys.getswitchinterval()
-    sys.setswitchinterval(1e-6)
-    yield
-    sys.setswitchinterval(before)
 
 
 def test_many_threads_both_ways(server: LocalServer, kit: CertKit, eager_switching: None) -> None:

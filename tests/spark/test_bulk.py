@@ -71,7 +71,7 @@ def test_large_messages_are_bounded_by_bytes(nc: Connection, js: JetStream) -> N
 
 
 def test_no_stream_is_an_error_that_names_the_subject(nc: Connection) -> None:
-    """Nobody takes it: tried again until the timeout, then said."""
+    """No stream stores it: it is sent again until the timeout, then NoStreamResponseError is raised."""
     with pytest.raises(NoStreamResponseError, match=r"s\.a"):
         publish(nc, 3, timeout=0.6)
 
@@ -115,7 +115,7 @@ def test_small_windows(nc: Connection, js: JetStream, window: int) -> None:
 
 
 def test_stream_with_a_misleading_name(nc: Connection, js: JetStream) -> None:
-    """An acknowledgement is told by what it says, not by words in it: a stream may be called error."""
+    """An ack of a stream that is called "error" is recognised as an ack."""
     js.create_stream(name="error", subjects=["s.>"], storage="memory")
     assert publish(nc, 1000, timeout=5).stream == "error"
     assert js.get_stream("error").info.state.messages == 1000

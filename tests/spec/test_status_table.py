@@ -33,7 +33,7 @@ from tests.support.consuming import buffered, pull_of
 from tests.support.eventually import eventually
 from tests.support.observer import fill, server_version, stream_and_consumer, waiting_pulls
 
-AT_ONCE = 1.0  # seconds: nobody waits for an expiry
+AT_ONCE = 1.0  # seconds, far less than any expiry
 
 
 class Bench:

@@ -1,98 +1,95 @@
-"""Exceptions of signal handlers at every place where one can come, one place after another.
-
-A signal handler runs, and may raise, only where CPython looks for signals: behind a call into C, at a function's
-start and at a loop's jump back. `InterruptAt` raises at the n-th such place that a call passes within the given
-modules.
-"""
+"""Exceptions from a signal handler at an exact place: every place where one could come can be tried in turn."""
 
 from __future__ import annotations
 
 import dis
 import sys
-from collections.abc import Callable
-from types import CodeType, FrameType, ModuleType
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from types import CodeType, FrameType, FunctionType
 from typing import Any
 
+# Where CPython lets signal handlers run: behind a call, at a function's start, at a loop's jump back.
 OPENINGS = ("CALL", "RESUME", "JUMP_BACKWARD", "JUMP_ABSOLUTE")
 
 
 class Interrupted(Exception):
-    """What the signal handler raises."""
+    """What a signal handler of the user's raises."""
+
+
+def raise_interrupted() -> None:
+    raise Interrupted
+
+
+class Codes:
+    """The functions in which a signal handler is to run."""
+
+    def __init__(self, functions: Iterable[Callable[..., Any]]) -> None:
+        codes = [function.__code__ for function in functions if isinstance(function, FunctionType)]
+        self.operations: dict[CodeType, dict[int, str]] = {
+            code: {at.offset: at.opname for at in dis.get_instructions(code)} for code in codes
+        }
 
 
 class InterruptAt:
-    """Interrupts one call, at the n-th place where a signal handler could run in the code of `modules`."""
+    """Does what a signal handler might, at the n-th place where one could run within `codes`."""
 
-    def __init__(self, place: int, *modules: ModuleType) -> None:
+    def __init__(self, codes: Codes, place: int, handler: Callable[[], None] = raise_interrupted) -> None:
+        self._codes = codes.operations
         self._left = place
-        self._files = {module.__file__ for module in modules}
-        self._codes: dict[CodeType, dict[int, str]] = {}
-        self._before: dict[FrameType, str] = {}
-        self.where = ""
-        """The place where it raised; empty: the call had fewer places."""
+        self._handler = handler
+        self._thread = threading.get_ident()
+        self._before: dict[CodeType, str] = {}
+        self.done = False
 
     def call(self, work: Callable[[], object]) -> None:
-        """Do `work`, interrupted."""
-        before = sys.gettrace()
-        sys.settrace(self._trace)
+        """Call `work`; what the handler raises ends here."""
         try:
-            work()
+            with self._observed():
+                work()
         except Interrupted:
             pass
-        finally:
-            sys.settrace(before)
-            self._before.clear()
 
-    def _trace(self, frame: FrameType, event: str, _: Any) -> Any:
-        caller = frame.f_back
-        if event == "call" and caller in self._before and frame.f_code.co_name != "__init__":
-            self._before[caller] = ""  # a Python function: no look behind this call, but at its start
-        if frame.f_code.co_filename not in self._files:
-            return None
-        frame.f_trace_lines, frame.f_trace_opcodes = False, True
-        if event == "call":
-            self._before[frame] = "RESUME"
-        elif event == "opcode":
-            self._step(frame)
-        return self._trace
-
-    def _step(self, frame: FrameType) -> None:
+    def _step(self, code: CodeType, offset: int) -> None:
         """An instruction is about to be executed."""
-        code = frame.f_code
-        if code not in self._codes:
-            self._codes[code] = {at.offset: at.opname for at in dis.get_instructions(code)}
-        before = self._before.get(frame, "")
-        self._before[frame] = self._codes[code].get(frame.f_lasti, "")
-        if before.startswith(OPENINGS) and not self.where and not _in_finalizer(frame):
+        if self.done or threading.get_ident() != self._thread:
+            return
+        before = self._before.get(code, "")
+        self._before[code] = self._codes[code].get(offset, "")
+        if before.startswith(OPENINGS):
             self._left -= 1
             if self._left < 0:
-                self.where = (
-                    f"{code.co_qualname}:{frame.f_lineno}" if sys.version_info >= (3, 11) else code.co_name
-                )
-                raise Interrupted
+                self.done = True
+                self._handler()
 
+    @contextmanager
+    def _observed(self) -> Iterator[None]:
+        if sys.version_info < (3, 12):
+            before = sys.gettrace()
+            sys.settrace(self._trace)
+            try:
+                yield
+            finally:
+                sys.settrace(before)
+            return
+        monitoring, tool = sys.monitoring, sys.monitoring.DEBUGGER_ID
+        monitoring.use_tool_id(tool, "interrupts")
+        monitoring.register_callback(tool, monitoring.events.INSTRUCTION, self._step)
+        for code in self._codes:
+            monitoring.set_local_events(tool, code, monitoring.events.INSTRUCTION)
+        try:
+            yield
+        finally:
+            for code in self._codes:
+                monitoring.set_local_events(tool, code, 0)
+            monitoring.register_callback(tool, monitoring.events.INSTRUCTION, None)
+            monitoring.free_tool_id(tool)
 
-def _in_finalizer(frame: FrameType | None) -> bool:
-    """Whether the interpreter would print what is raised here, and go on."""
-    while frame is not None:
-        if frame.f_code.co_name == "__del__":
-            return True
-        frame = frame.f_back
-    return False
-
-
-def everywhere(
-    prepare: Callable[[], Callable[[], object]], check: Callable[[str], None], *modules: ModuleType
-) -> int:
-    """Interrupt what `prepare` returns at one place after another, until it passes; returns how many there were.
-
-    `check` is called after each, with the place.
-    """
-    place = 0
-    while True:
-        interrupt = InterruptAt(place, *modules)
-        interrupt.call(prepare())
-        if not interrupt.where:
-            return place
-        check(interrupt.where)
-        place += 1
+    def _trace(self, frame: FrameType, event: str, _: Any) -> Any:
+        if frame.f_code not in self._codes:
+            return None
+        frame.f_trace_lines, frame.f_trace_opcodes = False, True
+        if event == "opcode":
+            self._step(frame.f_code, frame.f_lasti)
+        return self._trace

@@ -1,4 +1,4 @@
-"""What the tests of ordered consumers share: publishing, taking, and what is on the server."""
+"""Helpers for tests of ordered consumers: publish, take, and list what is on the server."""
 
 from __future__ import annotations
 

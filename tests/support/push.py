@@ -1,4 +1,4 @@
-"""What the tests of push subscriptions share."""
+"""Helpers for tests of push subscriptions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Mailbox under many threads: every item exactly once, in order, and nobody sleeps through a wake-up."""
+"""Mailbox under many threads: every item exactly once, in order, and no wake-up is lost."""
 
 from __future__ import annotations
 

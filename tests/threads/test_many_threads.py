@@ -12,6 +12,7 @@ import pytest
 import jetstream_sync
 from jetstream_sync import Connection, Subscription
 from jetstream_sync.errors import ConnectionClosedError, NatsError
+from jetstream_sync.net.connection import link_of
 from jetstream_sync.testing import LocalServer
 from tests.support.eventually import eventually
 
@@ -91,7 +92,7 @@ def test_mixed_use_from_many_threads(nc: Connection) -> None:
 
     assert run_in_threads(work) == []
     assert nc.stats.reconnects == 0
-    assert not nc._pongs
+    assert not link_of(nc).pings.waiters
 
 
 def test_takers_share_one_subscription(nc: Connection) -> None:

@@ -10,11 +10,19 @@ from typing import Any
 import pytest
 
 import jetstream_sync
-from jetstream_sync import ConnectionClosedError, JetStream, MissedHeartbeatError, PermissionsError, TimeoutError
+from jetstream_sync import (
+    Connection,
+    ConnectionClosedError,
+    JetStream,
+    MissedHeartbeatError,
+    PermissionsError,
+    TimeoutError,
+)
 from jetstream_sync._threads import Mailbox, spawn
 from jetstream_sync.api import publish_async
-from jetstream_sync.net import handshake, lifecycle
+from jetstream_sync.net import handshake, own_threads
 from jetstream_sync.net.connection import link_of
+from jetstream_sync.net.link import Link
 from jetstream_sync.net.receiver import Receiver
 from jetstream_sync.net.server_errors import server_error
 from jetstream_sync.testing import LocalServer
@@ -135,7 +143,7 @@ def test_pull_sent_before_the_stream_knows_of_a_loss_does_not_outlive_it(
 def test_publish_interrupted_in_the_window_leaves_no_place_behind(
     js: JetStream, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Nobody holds such a future and nobody would time it out: waiting for all would wait for ever."""
+    """The caller never gets such a future, and no timeout would end it: waiting for all would never return."""
     js.create_stream(name="S", subjects=["s.>"])
     publisher = js._async_publisher
     add = publisher._add
@@ -158,7 +166,7 @@ def test_inbox_denied_while_the_publisher_opens_is_told_to_every_publish(
     publisher = js._async_publisher
 
     def denied_meanwhile(*args: Any) -> threading.Thread:
-        publisher.fail(server_error('Permissions Violation for Subscription to "_INBOX.x.*"'))
+        publisher.denied(server_error('Permissions Violation for Subscription to "_INBOX.x.*"'))
         return spawn(*args)
 
     monkeypatch.setattr(publish_async, "spawn", denied_meanwhile)
@@ -183,7 +191,7 @@ def test_alarm_while_the_reader_starts_ends_connect(
             raise TimeoutError("the alarm of a signal handler")
         return thread
 
-    monkeypatch.setattr(lifecycle, "spawn", start_and_be_interrupted)
+    monkeypatch.setattr(own_threads, "spawn", start_and_be_interrupted)
     with pytest.raises(TimeoutError, match="the alarm"):
         jetstream_sync.connect([nats_server.url, f"nats://localhost:{nats_server.port}"])
     assert started.count("reader") == 1
@@ -204,17 +212,17 @@ def test_failed_connect_leaves_no_writer_that_was_yet_to_start(
         return thread
 
     abandoned, ended = threading.Event(), threading.Event()
-    abandon = lifecycle.Lifecycle._abandon_opening
+    give_up = Link._give_up_opening
 
-    def tell(nc: lifecycle.Lifecycle) -> None:
-        abandon(nc)
+    def tell(link: Link) -> None:
+        give_up(link)
         threading.Timer(0.05, abandoned.set).start()
 
     def interrupted(self: handshake._Handshake) -> None:
         raise Interrupted
 
-    monkeypatch.setattr(lifecycle, "spawn", start_late)
-    monkeypatch.setattr(lifecycle.Lifecycle, "_abandon_opening", tell)
+    monkeypatch.setattr(own_threads, "spawn", start_late)
+    monkeypatch.setattr(Link, "_give_up_opening", tell)
     monkeypatch.setattr(handshake._Handshake, "run", interrupted)
     with pytest.raises(Interrupted):
         jetstream_sync.connect(nats_server.url)
@@ -229,7 +237,7 @@ def test_connection_without_a_writer_is_closed(nats_server: LocalServer, monkeyp
             raise RuntimeError("can't start new thread")
         return spawn(name, *args)
 
-    monkeypatch.setattr(lifecycle, "spawn", no_writer)
+    monkeypatch.setattr(own_threads, "spawn", no_writer)
     nc = jetstream_sync.connect(nats_server.url)
     eventually(lambda: nc.is_closed)
     began = time.monotonic()
@@ -239,32 +247,34 @@ def test_connection_without_a_writer_is_closed(nats_server: LocalServer, monkeyp
 
 
 def test_next_interrupted_while_it_cleans_up_leaves_nothing(
-    js: JetStream, monkeypatch: pytest.MonkeyPatch
+    nc: Connection, js: JetStream, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its message is there and a signal handler raises in the last moment: its receiver does not stay."""
+    """Its message is there and a signal handler raises in the last moment: no receiver stays."""
     consumer = stream_and_consumer(js, 1)
-    link = consumer._target.link
-    before = dict(link.router.receivers)
-    close, interruptions = link.close, 0
+    router = link_of(nc).router
+    receivers, remove = len(router), router.remove
+    interruptions = 0
 
     def interrupted_once(receiver: Receiver) -> None:
         nonlocal interruptions
         interruptions += 1
         if interruptions == 1:
             raise Interrupted
-        close(receiver)
+        remove(receiver)
 
-    monkeypatch.setattr(link, "close", interrupted_once)
+    monkeypatch.setattr(router, "remove", interrupted_once)
     with pytest.raises(Interrupted):
         consumer.next(5)
-    assert link.router.receivers == before
+    assert len(router) == receivers
 
 
-def test_publisher_interrupted_while_it_opens_opens_once(js: JetStream, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its thread, inbox and place among the listeners are not made a second time by the next publish."""
+def test_publisher_interrupted_while_it_opens_opens_once(
+    nc: Connection, js: JetStream, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its thread, its inbox and its step of drain() are not made a second time by the next publish."""
     js.create_stream(name="S", subjects=["s.>"])
-    nc = js._async_publisher._nc
-    subs, listeners = len(nc._subs), len(nc._listeners)
+    link = link_of(nc)
+    receivers = len(link.router)
     started: list[threading.Thread] = []
 
     def start_and_be_interrupted(*args: Any) -> threading.Thread:
@@ -277,7 +287,7 @@ def test_publisher_interrupted_while_it_opens_opens_once(js: JetStream, monkeypa
     with pytest.raises(Interrupted):
         js.publish_async("s.x", b"")
     assert js.publish_async("s.x", b"").result(5).seq == 1
-    assert (len(nc._subs), len(nc._listeners)) == (subs + 1, listeners + 1)
-    assert len(nc._before_drained) == 1
+    assert len(link.router) == receivers + 1
+    assert len(link.drain_steps) == 1
     nc.close()
     eventually(lambda: not any(thread.is_alive() for thread in started))

@@ -14,7 +14,7 @@ import pytest
 
 from jetstream_sync._threads import join_quietly, spawn
 from jetstream_sync.errors import ConnectionClosedError, OutboundBufferLimitError, TimeoutError
-from jetstream_sync.net.outbox import GATHER_BYTES, HIGH_WATER, Ephemeral, Outbox
+from jetstream_sync.net.outbox import COALESCE_BYTES, HIGH_WATER, Outbox
 from jetstream_sync.net.transport import PlainTransport
 from tests.support.eventually import eventually
 
@@ -53,11 +53,11 @@ class CountingTransport(PlainTransport):
 class Pipe:
     """A transport and the other end of it."""
 
-    def __init__(self) -> None:
+    def __init__(self, kind: type[CountingTransport] = CountingTransport) -> None:
         ours, self.peer = socket.socketpair()
         ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 2048)
         self.peer.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2048)
-        self.transport = CountingTransport(ours)
+        self.transport = kind(ours)
         self.received = bytearray()
 
     def read_all(self, pause: float = 0.0) -> None:
@@ -181,11 +181,11 @@ def test_detach_and_attach_in_the_middle(outbox: Outbox) -> None:
 def test_only_lasting_frames_survive_a_disconnect(outbox: Outbox) -> None:
     """Published messages wait for the next connection; commands and requests of the lost one do not."""
     outbox.publish(b"<kept 1>", 1)
-    outbox.publish(Ephemeral(b"<request>"), 1)
+    outbox.publish(b"<request>", 1, keep=False)
     outbox.control(b"<dropped: there is no connection>")
     pipe = Pipe()
-    withdrawn = Ephemeral(b"<withdrawn>")
-    outbox.publish(withdrawn, 1)
+    withdrawn = b"<withdrawn>"
+    outbox.publish(withdrawn, 1, keep=False)
     assert outbox.withdraw(withdrawn)
     assert not outbox.withdraw(withdrawn)
     outbox.attach(pipe.transport, b"<first>")
@@ -208,7 +208,7 @@ def test_frames_behind_a_stuck_socket_survive_its_loss(outbox: Outbox) -> None:
     outbox.attach(pipe.transport, b"")
     outbox.publish(b"<" + b"x" * 100_000 + b">", 1)  # the writer thread hangs in it from here
     outbox.publish(b"<behind>", 1)
-    outbox.publish(Ephemeral(b"<request>"), 1)
+    outbox.publish(b"<request>", 1, keep=False)
     drop(outbox)
     again = Pipe()
     outbox.attach(again.transport, b"")
@@ -240,7 +240,7 @@ def test_wait_for_room_ends_with_the_connection(outbox: Outbox, how: str) -> Non
     waiters = [threading.Thread(target=wait, daemon=True) for _ in range(5)]
     for waiter in waiters:
         waiter.start()
-    eventually(lambda: len(outbox._room_waiters) == 5)
+    eventually(lambda: len(outbox._room) == 5)
     if how == "detach":
         drop(outbox)
     else:
@@ -276,7 +276,7 @@ def test_gathered_frames_leave_soon(outbox: Outbox) -> None:
         assert pipe.peer.recv(100) == b"<%02d>" % number
     reader = pipe.start_reading()
     sent = 0
-    while sent < GATHER_BYTES:
+    while sent < COALESCE_BYTES:
         outbox.publish(b"x" * 1000, 1, coalesce=True)
         sent += 1000
     eventually(lambda: len(pipe.received) == sent)
@@ -335,9 +335,8 @@ def test_timeout_of_a_signal_handler_reaches_the_publisher(outbox: Outbox) -> No
                 raise TimeoutError("the user's own alarm")
             return super().flush_now()
 
-    pipe = Pipe()
-    transport = Interrupted(pipe.transport.sock)
-    outbox.attach(transport, b"")
+    pipe = Pipe(Interrupted)
+    outbox.attach(pipe.transport, b"")
     with pytest.raises(TimeoutError, match="own alarm"):
         outbox.publish(b"<frame>", 1)
     assert pipe.peer.recv(100) == b"<frame>"  # the writer thread goes on where the publisher was interrupted

@@ -1,4 +1,4 @@
-"""Push subscriptions and threads: who ends when, from where what may be called, and what nobody may disturb."""
+"""Push subscriptions and threads: which threads end when, and what may be called from which thread."""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ from jetstream_sync.testing import FaultProxy, LocalServer
 from tests.support.eventually import eventually
 from tests.support.forks import in_child, raised_by
 from tests.support.observer import fill
+from tests.support.platforms import needs_fork_hooks
 from tests.support.signals import interrupted_after
 from tests.support.watchdog import InThread, under_watchdog
 
@@ -206,6 +207,7 @@ def test_signal_in_next_msg_leaves_the_subscription_usable(stream: JetStream) ->
     sub.unsubscribe()
 
 
+@needs_fork_hooks
 @pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork.*:DeprecationWarning")
 def test_fork_leaves_the_parents_subscription_alone(stream: JetStream) -> None:
     """A forked child that uses an inherited subscription gets ForkError, and the parent notices nothing."""

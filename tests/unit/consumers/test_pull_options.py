@@ -34,11 +34,8 @@ def test_pull_body_sends_everything() -> None:
         max_bytes=1000,
         heartbeat_ns=S,
         no_wait=True,
-        group="g",
-        min_pending=3,
-        min_ack_pending=4,
+        priority=Priority("g", 3, 4, 0),
         pin_id="p",
-        priority=0,
     )
     assert json.loads(body) == {
         "batch": 10,
@@ -71,7 +68,7 @@ def test_client_grace_is_a_second_or_a_tenth(expires: float, grace: float) -> No
 def test_message_size_is_as_the_server_counts(
     raw: tuple[bytes, bytes | None, bytes | None, bytes], size: int
 ) -> None:
-    """Subject, reply, headers and payload count; a missing one is nothing."""
+    """The size is that of subject, reply, headers and payload; a part that is missing counts as 0."""
     assert message_size(raw) == size
 
 
@@ -95,7 +92,7 @@ def test_fetch_with_max_bytes_alone_sends_a_formal_batch() -> None:
 
 
 def test_fetch_nowait_has_neither_expiry_nor_heartbeat() -> None:
-    """A no_wait pull takes what is there."""
+    """A no_wait pull returns only messages that are available now."""
     assert json.loads(FetchOptions.make(3, no_wait=True).body()) == {"batch": 3, "no_wait": True}
 
 
@@ -166,7 +163,7 @@ def test_consume_defaults() -> None:
 
 
 def test_consume_by_bytes_leaves_messages_unlimited() -> None:
-    """max_bytes stands alone: the default max_messages of the public methods gives way."""
+    """max_bytes replaces the default max_messages of the public methods."""
     for default in (None, 500):
         options = ConsumeOptions.make(max_messages=default, max_bytes=1001)
         assert (options.max_messages, options.threshold_messages) == (None, None)

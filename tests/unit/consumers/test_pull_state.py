@@ -97,7 +97,7 @@ def test_received_messages_stay_pending_until_processed() -> None:
 
 
 def test_one_message_at_a_time_is_never_stuck() -> None:
-    """max_messages=1 goes on for ever: by messages, timeouts, refusals and resets."""
+    """A consume with max_messages=1 pulls again after each message, timeout, refusal and reset."""
     state = make(max_messages=1)
     for turn in range(100):
         assert state.take_pull(float(turn)) == PullAmount(1, 0)
@@ -153,7 +153,7 @@ def test_status_with_absurd_pending_headers_never_goes_below_zero() -> None:
     + [Status(423, "Nats-Pin-Id mismatch"), Status(400, "Bad Request - x"), Status(409, "New"), Status(777, "")],
 )
 def test_status_without_pending_headers_ends_the_only_pull(status: Status) -> None:
-    """Its outstanding share goes to zero, what was received of it stays pending, and the consume pulls again."""
+    """What the pull had outstanding is given back, what was received of it stays pending, and a pull is due."""
     state = make(max_messages=10)
     state.take_pull(0.0)
     state.received(3, 0)
@@ -192,7 +192,7 @@ def test_status_without_pending_headers_ends_its_pull_of_several(status: Status,
 
 @pytest.mark.parametrize(("status", "left"), [(LIMIT, 1 + 3), (LEADERSHIP, 3), (NO_RESPONDERS, 3)])
 def test_status_does_not_end_pulls_published_after_it_arrived(status: Status, left: int) -> None:
-    """A status that waited in the mailbox says nothing of a pull that went out meanwhile."""
+    """A status that waited in the mailbox does not end a pull that was sent after it arrived."""
     state = make(max_messages=10, threshold_messages=10)
     state.take_pull(0.0)
     take(state, 6)
@@ -245,7 +245,7 @@ def test_message_larger_than_max_bytes_still_pulls() -> None:
 
 
 def test_more_received_than_asked_for_is_held_too() -> None:
-    """Messages nobody counted on occupy the buffer all the same."""
+    """Messages that were not asked for occupy the buffer all the same."""
     state = make(max_messages=10)
     state.take_pull(0.0)
     state.received(14, 0)
@@ -288,7 +288,7 @@ def test_reset_again_and_again_does_not_drift(resets: int) -> None:
 
 
 def test_timeout_of_a_pull_from_before_a_reset_gives_nothing_back() -> None:
-    """A quick reconnect finds the old pull still at the server; its timeout is not the new pull's."""
+    """After a quick reconnect the server may still have the old pull; its timeout does not end the new pull."""
     state = make(max_messages=10)
     state.take_pull(0.0)
     state.reset()
@@ -306,7 +306,7 @@ def test_timeout_of_a_pull_from_before_a_reset_gives_nothing_back() -> None:
 )
 @pytest.mark.parametrize("left", [Pending(6, 6), NOTHING])
 def test_status_from_before_a_reset_gives_nothing_back(status: Status, left: Pending) -> None:
-    """A shutdown's status may be read after the reconnect: not about the new pull, nor what is unread."""
+    """The status of a shutdown that is read after the reconnect ends neither the new pull nor unread messages."""
     state = make(max_messages=10)
     state.take_pull(0.0)
     state.reset(unread_count=4)
@@ -326,7 +326,7 @@ def test_timeout_of_the_older_of_two_pulls_served_in_turn() -> None:
 
 
 def test_pull_that_never_ended_is_given_up_after_its_time() -> None:
-    """What a killed leader had promised is not waited for beyond expires and its grace."""
+    """The pulls of a killed leader count as lost after expires and its grace."""
     state = two_pulls()
     tell(state, HEARTBEAT, at=32.9)
     assert state.outstanding == 10
@@ -375,7 +375,7 @@ def test_backoff_grows_to_a_second() -> None:
 
 
 def test_backoff_starts_over_after_a_message() -> None:
-    """Served again, the next refusal is recovered from at once."""
+    """After a delivered message, the pull after the next refusal is sent at once."""
     backoff = Backoff()
     refuse_for(backoff, 0.0, 10.0)
     assert backoff.refusals > 5
@@ -388,7 +388,7 @@ def test_backoff_starts_over_after_a_message() -> None:
 
 
 def test_backoff_reset_lets_the_next_pull_out_at_once() -> None:
-    """After a reconnect nothing is owed to refusals from before."""
+    """After a reconnect the next pull is sent at once, whatever was refused before."""
     backoff = Backoff()
     refuse_for(backoff, 0.0, 10.0)
     backoff.reset()

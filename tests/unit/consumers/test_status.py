@@ -205,7 +205,7 @@ def test_to_error_carries_code_and_description(status: Status, error: type[PullE
     assert status.description in str(got)
 
 
-def test_to_error_names_the_subject_when_nobody_responds() -> None:
+def test_to_error_names_the_subject_without_responders() -> None:
     """A 503 is NoRespondersError on the subject that was asked."""
     got = to_error(Status(503, ""), "$JS.API.CONSUMER.MSG.NEXT.S.C")
     assert isinstance(got, NoRespondersError)

@@ -156,7 +156,7 @@ def test_valid_stream_cut_anywhere_reads_the_same(stream: bytes, places: list[in
 def test_damaged_stream_cut_anywhere_reads_the_same(
     before: bytes, damage: bytes, behind: bytes, places: list[int]
 ) -> None:
-    """Damage is found behind the same message, whatever the cuts; all messages before it are read."""
+    """A malformed stream is detected after the same message, wherever it is cut; all messages before are read."""
     stream = before + damage + behind
     assert parse(cut(stream, places)) == reference(stream)
 
@@ -179,7 +179,7 @@ def test_random_bytes_never_raise_but_break_the_parser(pieces: list[bytes]) -> N
 @settings(max_examples=500, deadline=None)
 @given(st.one_of(messages(), streams), st.one_of(st.just(b""), garbage), st.integers(0, 3))
 def test_lone_message_is_what_the_parser_reads(stream: bytes, damage: bytes, missing: int) -> None:
-    """One whole message alone is read the same as by the parser; whatever else it is left to the parser."""
+    """A single whole message is read as by the parser; anything else is left to the parser."""
     stream += damage
     stream = stream[: len(stream) - missing]
     events, malformed = parse([stream])

@@ -25,6 +25,7 @@ from jetstream_sync.protocol.subjects import (
     subscribe_subject,
     valid_name,
 )
+from tests.support.platforms import needs_fork_hooks
 
 
 def stream_name(name: str) -> str:
@@ -213,6 +214,7 @@ def test_nuids_differ_between_threads() -> None:
     assert len({nuid for ids in taken for nuid in ids}) == 20_000
 
 
+@needs_fork_hooks
 def test_nuids_differ_after_fork() -> None:
     """A forked child draws new random numbers, for the shared generator and for its own; the parent keeps its."""
     program = """if True:

@@ -1,8 +1,7 @@
-"""Callers that receive the answers to their own requests, and the reader that stands aside for them."""
+"""Direct receive: callers receive the replies to their own requests while the reader thread sleeps."""
 
 from __future__ import annotations
 
-import dis
 import os
 import signal
 import socket
@@ -10,18 +9,28 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from types import CodeType, FrameType
 from typing import Any
 
 import pytest
 
 import jetstream_sync
-from jetstream_sync import Connection, ConnectionClosedError, ConnectionLostError, JetStream, PermissionsError
-from jetstream_sync.net import connection, receiving, transport
+from jetstream_sync import (
+    Connection,
+    ConnectionClosedError,
+    ConnectionLostError,
+    JetStream,
+    PermissionsError,
+    _threads,
+)
+from jetstream_sync.net import direct, requests, transport
+from jetstream_sync.net.connection import link_of
+from jetstream_sync.net.direct import DirectReceive
 from jetstream_sync.testing import LocalServer, PeerConnection, ScriptedPeer
 from tests.support.eventually import eventually
 from tests.support.forks import in_child
+from tests.support.interrupts import Codes, InterruptAt
+from tests.support.platforms import needs_fork_hooks
 from tests.support.signals import handler_of
 from tests.support.watchdog import InThread
 
@@ -69,7 +78,7 @@ def asker(responder: Responder) -> Iterator[Connection]:
     """A connection to the scripted server, whose reader stands aside."""
     with ScriptedPeer(responder.serve) as peer:
         nc = jetstream_sync.connect(peer.url, reconnect_time_wait=0.01, error_cb=lambda error: None)
-        wait_aside(nc)
+        wait_for_phase(nc)
         yield nc
         nc.close()
 
@@ -77,29 +86,55 @@ def asker(responder: Responder) -> Iterator[Connection]:
 @pytest.fixture
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing but what the test does has the reader come back: the machine may be slow."""
-    monkeypatch.setattr(receiving, "ASIDE_SECONDS", 60.0)
-    monkeypatch.setattr(receiving, "OWN_SECONDS", 60.0)
-    monkeypatch.setattr(receiving, "RECV_SECONDS", 60.0)
+    monkeypatch.setattr(direct, "IDLE_SECONDS", 60.0)
+    monkeypatch.setattr(direct, "CALLER_SECONDS", 60.0)
+    monkeypatch.setattr(direct, "STUCK_SECONDS", 60.0)
 
 
 def ask(nc: Connection, payload: bytes = b"lone") -> None:
     assert nc.request("echo", payload, timeout=5).data == payload
 
 
-def wait_aside(nc: Connection) -> None:
-    def asked_and_aside() -> bool:
-        nc._receiving.streak = receiving.FIRST_STREAK  # it grows when the reader is called back all the time
+def wait_for_phase(nc: Connection) -> None:
+    def asked_in_phase() -> bool:
+        direct_of(nc).streak = direct.FIRST_STREAK  # it grows when the reader is called back all the time
         ask(nc)
-        # Not is_aside(): a reader that finds somebody waiting at the last moment comes back at once.
-        assert nc._reader_thread is not None
-        reader = sys._current_frames()[nc._reader_thread.ident or 0]
-        return reader.f_code is receiving.Receiving._wait.__code__
+        # Not in_phase(): a reader that finds a thread waiting at the last moment ends the phase at once.
+        return DirectReceive._sleep.__code__ in codes_of(reader_of(nc))
 
-    eventually(asked_and_aside, message="the reader stands aside")
+    eventually(asked_in_phase, message="the reader offers a phase")
 
 
-def is_aside(nc: Connection) -> bool:
-    return nc._receiving.aside
+def frames_of(frame: FrameType | None) -> Iterator[FrameType]:
+    while frame is not None:
+        yield frame
+        frame = frame.f_back
+
+
+def codes_of(thread: int | None) -> list[CodeType]:
+    """What a thread executes, the innermost first."""
+    return [frame.f_code for frame in frames_of(sys._current_frames()[thread or 0])]
+
+
+def direct_of(nc: Connection) -> DirectReceive:
+    receive = link_of(nc).direct_receive
+    assert isinstance(receive, DirectReceive)
+    return receive
+
+
+def reader_of(nc: Connection) -> int:
+    """The identity of the connection's reader thread."""
+    readers = [
+        ident
+        for ident, frame in sys._current_frames().items()
+        if any(outer.f_locals.get("self") is link_of(nc).reader for outer in frames_of(frame))
+    ]
+    assert len(readers) == 1
+    return readers[0]
+
+
+def in_phase(nc: Connection) -> bool:
+    return direct_of(nc).phase is not None
 
 
 # --- the usual case -------------------------------------------------------------------------------------
@@ -108,9 +143,9 @@ def is_aside(nc: Connection) -> bool:
 def test_publishes_in_a_loop_are_answered_without_the_reader(nc: Connection, js: JetStream) -> None:
     """Nearly every ack of a lone loop is received by the caller; the statistics count it like any other."""
     js.create_stream(name="S", subjects=["s.>"])
-    before, messages = nc._receiving.answers, nc.stats.in_msgs
+    before, messages = direct_of(nc).replies, nc.stats.in_msgs
     assert [js.publish("s.a", b"x").seq for _ in range(1000)] == list(range(1, 1001))
-    assert nc._receiving.answers - before > 500
+    assert direct_of(nc).replies - before > 500
     assert nc.stats.in_msgs - messages == 1000
     assert nc.stats.in_bytes > 1000 * len(b'{"stream":"S", "seq":1}')
 
@@ -118,16 +153,15 @@ def test_publishes_in_a_loop_are_answered_without_the_reader(nc: Connection, js:
 @pytest.mark.usefixtures("patient")
 def test_reader_comes_back_for_a_subscription(asker: Connection, responder: Responder) -> None:
     """What a new subscription receives does not wait for the next request."""
-    assert is_aside(asker)
+    assert in_phase(asker)
     sub = asker.subscribe("news")
-    eventually(lambda: not is_aside(asker))
-    sid = next(sid for sid, receiver in asker._subs.items() if receiver.wire_subject == b"news")
-    responder.specials.append(lambda conn, reply: conn.send(b"MSG news %b 2\r\nhi\r\n" % sid))
+    eventually(lambda: not in_phase(asker))
+    responder.specials.append(lambda conn, reply: conn.send(b"MSG news %b 2\r\nhi\r\n" % sub._inbound.sid))
     asker.publish("to.the.script", b"")
     assert sub.next_msg(timeout=5).data == b"hi"
     for _ in range(10):
         ask(asker)
-    assert not is_aside(asker), "there is a subscription"
+    assert not in_phase(asker), "there is a subscription"
 
 
 @pytest.mark.usefixtures("patient")
@@ -139,12 +173,12 @@ def test_reader_comes_back_for_a_flush(asker: Connection) -> None:
 
 
 def test_reader_comes_back_when_no_request_follows(asker: Connection, responder: Responder) -> None:
-    """A server's PING is answered soon, although nobody asks anything."""
+    """A server's PING is answered soon, although no request follows."""
     responder.specials.append(lambda conn, reply: conn.send(responder.message(reply, b"lone") + b"PING\r\n"))
     ask(asker)
     eventually(lambda: responder.pongs == 1)
-    wait_aside(asker)
-    eventually(lambda: not is_aside(asker), message="the reader is back")
+    wait_for_phase(asker)
+    eventually(lambda: not in_phase(asker), message="the reader is back")
 
 
 def test_streak_grows_while_standing_aside_does_not_pay(nc: Connection) -> None:
@@ -156,12 +190,12 @@ def test_streak_grows_while_standing_aside_does_not_pay(nc: Connection) -> None:
             for _ in range(10):
                 ask(nc)
             nc.flush()
-        assert nc._receiving.streak > 10
-        assert nc._receiving.answers < 20
-        for _ in range(2 * nc._receiving.streak + 50):
+        assert direct_of(nc).streak > 10
+        assert direct_of(nc).replies < 20
+        for _ in range(2 * direct_of(nc).streak + 50):
             ask(nc)
         nc.flush()
-        eventually(lambda: nc._receiving.streak == receiving.FIRST_STREAK, message="a long loop pays")
+        eventually(lambda: direct_of(nc).streak == direct.FIRST_STREAK, message="a long loop pays")
 
 
 # --- whatever else may come -----------------------------------------------------------------------------
@@ -181,7 +215,7 @@ def test_what_comes_with_an_answer_is_handled(
         message = responder.message(reply, b"lone")
         if place == "apart":
             conn.send(other)
-            eventually(lambda: not is_aside(asker))
+            eventually(lambda: not in_phase(asker))
             conn.send(message)
         else:
             conn.send(other + message if place == "before" else message + other)
@@ -204,7 +238,7 @@ def test_answer_in_two_pieces(cut: int, asker: Connection, responder: Responder)
     def answer(conn: PeerConnection, reply: bytes) -> None:
         message = responder.message(reply, b"lone")
         conn.send(message[:cut])
-        eventually(lambda: not is_aside(asker))
+        eventually(lambda: not in_phase(asker))
         conn.send(message[cut:])
 
     responder.specials.append(answer)
@@ -215,14 +249,14 @@ def test_answer_in_two_pieces(cut: int, asker: Connection, responder: Responder)
 @pytest.mark.usefixtures("patient")
 def test_answer_of_many_bytes(asker: Connection, responder: Responder) -> None:
     """Longer than what a caller receives at a time."""
-    for size in (transport.ANSWER_SIZE - 100, transport.ANSWER_SIZE, 500_000):
-        wait_aside(asker)
+    for size in (transport.REPLY_SIZE - 100, transport.REPLY_SIZE, 500_000):
+        wait_for_phase(asker)
         ask(asker, b"z" * size)
 
 
 @pytest.mark.usefixtures("patient")
 def test_answer_with_headers(asker: Connection, responder: Responder) -> None:
-    """It is the caller's like any other, and so is the server's word that nobody is there."""
+    """A caller receives it like any other, and so it does the server's "no responders"."""
     block = b"NATS/1.0\r\nA: b\r\n\r\n"
     head = b"HMSG %b %b %d %d\r\n"
     responder.specials += [
@@ -231,12 +265,12 @@ def test_answer_with_headers(asker: Connection, responder: Responder) -> None:
         ),
         lambda conn, reply: conn.send(head % (reply, responder.sid, 16, 16) + b"NATS/1.0 503\r\n\r\n\r\n"),
     ]
-    before = asker._receiving.answers
+    before = direct_of(asker).replies
     message = asker.request("echo", b"", timeout=5)
     assert (message.data, message.headers) == (b"hi", {"A": "b"})
     with pytest.raises(jetstream_sync.NoRespondersError):
         asker.request("echo", b"", timeout=5)
-    assert asker._receiving.answers == before + 2
+    assert direct_of(asker).replies == before + 2
 
 
 @pytest.mark.usefixtures("patient")
@@ -268,7 +302,7 @@ def test_answer_that_takes_its_time(asker: Connection, responder: Responder) -> 
     """A caller gives up receiving, not waiting."""
 
     def answer(conn: PeerConnection, reply: bytes) -> None:
-        eventually(lambda: not is_aside(asker), message="the reader has taken over")
+        eventually(lambda: not in_phase(asker), message="the reader has taken over")
         conn.send(responder.message(reply, b"lone"))
 
     responder.specials.append(answer)
@@ -314,7 +348,7 @@ def test_force_reconnect_and_close_while_nobody_receives(asker: Connection) -> N
     """Both call the reader back."""
     asker.force_reconnect()
     eventually(lambda: asker.stats.reconnects == 1)
-    wait_aside(asker)
+    wait_for_phase(asker)
     started = time.monotonic()
     asker.close()
     assert time.monotonic() - started < 2
@@ -384,102 +418,30 @@ def test_threads_that_come_and_go(nc: Connection, nats_server: LocalServer) -> N
         try:
             disturbers = [InThread(disturb, number) for number in (1, 4, 9)]
             for number in range(3000):
-                nc._receiving.streak = receiving.FIRST_STREAK  # it would grow, and the reader soon stay
+                direct_of(nc).streak = direct.FIRST_STREAK  # it would grow, and the reader soon stay
                 ask(nc, b"%d" % number)
         finally:
             stop.set()
             sys.setswitchinterval(interval)
         assert all(disturber.result() > 3 for disturber in disturbers)
-    assert nc._receiving.answers > 100
-    assert len(nc._mux or ()) == 0
+    assert direct_of(nc).replies > 100
+    assert not link_of(nc).requests.pending
 
 
 # --- signals --------------------------------------------------------------------------------------------
 
 
-class Interrupted(Exception):
-    """What a signal handler of the user's raises."""
-
-
-# Where CPython lets signal handlers run: behind a call, at a function's start, at a loop's jump back.
-OPENINGS = ("CALL", "RESUME", "JUMP_BACKWARD", "JUMP_ABSOLUTE")
-CODES: dict[CodeType, dict[int, str]] = {
-    code.__code__: {at.offset: at.opname for at in dis.get_instructions(code)}
-    for code in (
-        connection.Connection._request_raw,
-        receiving.Receiving.begin,
-        receiving.Receiving.receive,
-        receiving.Receiving.end,
-        receiving.Receiving._wake,
-        receiving.Aside.receive,
-        receiving.Aside.take,
+EXCHANGE = Codes(
+    (
+        requests.Requests.request,
+        DirectReceive.exchange,
+        DirectReceive.receive,
+        DirectReceive._leave,
+        _threads.Wakeup.set,
+        direct.DirectPhase.receive,
+        direct.DirectPhase.accept,
     )
-}
-
-
-def raise_interrupted() -> None:
-    raise Interrupted
-
-
-class InterruptAt:
-    """Does what a signal handler might, at the n-th place where one could run within the code of a turn."""
-
-    def __init__(self, place: int, handler: Callable[[], None] = raise_interrupted) -> None:
-        self._left = place
-        self._handler = handler
-        self._thread = threading.get_ident()
-        self._before: dict[CodeType, str] = {}
-        self.done = False
-
-    def call(self, work: Callable[[], None]) -> None:
-        try:
-            with self._observed():
-                work()
-        except Interrupted:
-            pass
-
-    def _step(self, code: CodeType, offset: int) -> None:
-        """An instruction is about to be executed."""
-        if self.done or threading.get_ident() != self._thread:
-            return
-        before = self._before.get(code, "")
-        self._before[code] = CODES[code].get(offset, "")
-        if before.startswith(OPENINGS):
-            self._left -= 1
-            if self._left < 0:
-                self.done = True
-                self._handler()
-
-    @contextmanager
-    def _observed(self) -> Iterator[None]:
-        if sys.version_info < (3, 12):
-            before = sys.gettrace()
-            sys.settrace(self._trace)
-            try:
-                yield
-            finally:
-                sys.settrace(before)
-            return
-        monitoring, tool = sys.monitoring, sys.monitoring.DEBUGGER_ID
-        monitoring.use_tool_id(tool, "interrupts")
-        monitoring.register_callback(tool, monitoring.events.INSTRUCTION, self._step)
-        for code in CODES:
-            monitoring.set_local_events(tool, code, monitoring.events.INSTRUCTION)
-        try:
-            yield
-        finally:
-            for code in CODES:
-                monitoring.set_local_events(tool, code, 0)
-            monitoring.register_callback(tool, monitoring.events.INSTRUCTION, None)
-            monitoring.free_tool_id(tool)
-
-    def _trace(self, frame: FrameType, event: str, _: Any) -> Any:
-        if frame.f_code not in CODES:
-            return None
-        frame.f_trace_lines, frame.f_trace_opcodes = False, True
-        if event == "opcode":
-            self._step(frame.f_code, frame.f_lasti)
-        return self._trace
+)
 
 
 @pytest.mark.parametrize("behind", [b"", b"PING\r\n"])
@@ -487,7 +449,7 @@ def test_turn_interrupted_anywhere(
     behind: bytes, asker: Connection, responder: Responder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Wherever a signal handler raises in a turn, the connection goes on, and nothing that came is lost."""
-    monkeypatch.setattr(receiving, "RECV_SECONDS", 60.0)  # the right to receive is not lost either
+    monkeypatch.setattr(direct, "STUCK_SECONDS", 60.0)  # the right to receive is not lost either
     place = pings = 0
 
     def answer(conn: PeerConnection, reply: bytes) -> None:
@@ -496,15 +458,15 @@ def test_turn_interrupted_anywhere(
         conn.send(responder.message(reply, b"interrupted") + behind)
 
     while True:
-        wait_aside(asker)
-        turns = asker._receiving._turns
-        interrupt = InterruptAt(place)
+        wait_for_phase(asker)
+        turns = direct_of(asker).requests
+        interrupt = InterruptAt(EXCHANGE, place)
         responder.specials = [answer]
         interrupt.call(lambda: ask(asker, b"interrupted"))
         responder.specials = []
-        if not interrupt.done and asker._receiving._turns == turns:
+        if not interrupt.done and direct_of(asker).requests == turns:
             continue  # the reader came back before the call: this was no turn
-        assert len(asker._mux or ()) == 0
+        assert not link_of(asker).requests.pending
         asking = InThread(ask, asker, b"%d" % place)
         assert asking.error() is None
         assert asking.seconds < 2
@@ -525,9 +487,9 @@ def test_signal_handler_that_ends_the_connection_anywhere_in_a_turn(
     with ScriptedPeer(responder.serve) as peer:
         while turns < 3:  # undisturbed ones, behind the last place
             nc = jetstream_sync.connect(peer.url, reconnect_time_wait=0.01, error_cb=lambda error: None)
-            wait_aside(nc)
-            before = nc._receiving.answers
-            interrupt = InterruptAt(place, lambda nc=nc: handler(nc))
+            wait_for_phase(nc)
+            before = direct_of(nc).replies
+            interrupt = InterruptAt(EXCHANGE, place, lambda nc=nc: handler(nc))
             started = time.monotonic()
             try:
                 interrupt.call(lambda nc=nc: ask(nc))
@@ -539,7 +501,7 @@ def test_signal_handler_that_ends_the_connection_anywhere_in_a_turn(
             nc.close()
             assert time.monotonic() - started < 2
             place += interrupt.done
-            turns += nc._receiving.answers > before and not interrupt.done
+            turns += direct_of(nc).replies > before and not interrupt.done
     assert place > 20
 
 
@@ -548,15 +510,15 @@ def test_signal_handler_that_asks_during_a_turn(
     asker: Connection, responder: Responder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The reader takes the turn away, so that the handler's request is answered, and then the interrupted one."""
-    monkeypatch.setattr(receiving, "OWN_SECONDS", 0.3)
+    monkeypatch.setattr(direct, "CALLER_SECONDS", 0.3)
     main = threading.main_thread().ident
     held: list[bytes] = []
     answers: list[bytes] = []
 
     def hold_and_interrupt(_: PeerConnection, reply: bytes) -> None:
         held.append(responder.message(reply, b"lone"))
-        waiting = receiving.Receiving.receive.__code__
-        eventually(lambda: sys._current_frames()[main].f_code is waiting, message="the caller is in its turn")
+        waiting = DirectReceive.receive.__code__
+        eventually(lambda: waiting in codes_of(main), message="the caller is in its turn")
         os.kill(os.getpid(), signal.SIGALRM)
 
     def handle(*_: object) -> None:
@@ -569,29 +531,60 @@ def test_signal_handler_that_asks_during_a_turn(
     assert answers == [b"handler"]
 
 
-def test_socket_closed_before_a_turn_waits(asker: Connection) -> None:
+def test_socket_closed_before_a_caller_waits(asker: Connection) -> None:
     """A caller that comes late to a socket that is no more does not touch what has its number now."""
-    aside = eventually(lambda: asker._receiving.begin() or ask(asker))
+    phase = eventually(lambda: direct_of(asker).phase or ask(asker))
     asker.close()
     mine, theirs = socket.socketpair()
     with mine, theirs:
         theirs.send(b"not yours")
-        assert asker._receiving.receive(aside, b"x", b"1", 0.01) is None
+        assert direct_of(asker).receive(phase, b"x", b"1", 0.01) is None
         assert mine.recv(100) == b"not yours"
 
 
+@needs_fork_hooks
 @pytest.mark.usefixtures("patient")
-def test_turn_is_not_inherited_by_a_forked_child(asker: Connection, responder: Responder) -> None:
-    """A signal handler forks during a turn, and the child goes on in it: the answer is the parent's."""
-    aside = asker._receiving.begin()
-    assert aside is not None
+def test_phase_is_not_inherited_by_a_forked_child(asker: Connection, responder: Responder) -> None:
+    """A signal handler forks during a phase, and the child goes on in it: the reply is the parent's."""
+    phase = direct_of(asker).phase
+    assert phase is not None
+    phase.callers.append(b"answer")
     responder.specials.append(lambda conn, reply: conn.send(responder.message(b"answer", b"for the parent")))
-    asker.publish("echo", b"", reply="anywhere")
+    link_of(asker).publish(b"echo", b"", b"anywhere")
 
     def receive() -> Any:
-        return asker._receiving.receive(aside, b"answer", responder.sid, 5)
+        return direct_of(asker).receive(phase, b"answer", responder.sid, 5)
 
     assert in_child(lambda: repr(receive())) == "None"
     assert receive() == (b"answer", None, None, b"for the parent")
-    asker._receiving.end(aside, answered=True)
+    phase.callers.remove(b"answer")
     ask(asker)
+
+
+def test_bytes_received_by_a_caller_that_is_held_up_are_not_lost(
+    asker: Connection, responder: Responder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The thread of a caller may have to wait for the interpreter right after its recv, for longer than a second.
+
+    What it received is half of the stream: the reader waits for it and does not go on without it.
+    """
+    held_up = threading.Event()
+    phase = eventually(lambda: direct_of(asker).phase or ask(asker))
+    receive = phase.transport.direct_recv
+
+    def late(size: int, flags: int) -> bytes:
+        data = receive(size, flags)
+        held_up.set()
+        time.sleep(2.0)
+        return data
+
+    monkeypatch.setattr(phase.transport, "direct_recv", late)
+    responder.specials.append(
+        lambda conn, reply: conn.send(responder.message(reply, b"lone") + b"PING\r\n")  # not for the caller alone
+    )
+    asking = InThread(ask, asker)
+    assert held_up.wait(5)
+    link_of(asker).direct.recall()
+    assert asking.error() is None
+    eventually(lambda: responder.pongs == 1)
+    assert asker.stats.reconnects == 0

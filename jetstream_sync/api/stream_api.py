@@ -1,4 +1,8 @@
-"""Stream operations of the JetStream API: requests in, infos out. Thread-safe; every call blocks."""
+"""Stream requests of the JetStream API, and Direct Get.
+
+Thread-safe. Each call sends one request and blocks for its reply, up to the client's timeout; the lists send one
+request per page. All raise what `ApiClient.request` raises, and BadSubjectError for an invalid name or subject.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +20,7 @@ from .kinds import parse_time
 
 _NO_MESSAGE_FOUND = 10037
 
-# Where the headers begin that Direct Get adds behind a message's own.
+# The first of the headers that Direct Get adds after the message's own headers.
 _DIRECT_HEADERS = b"\r\nNats-Stream: "
 
 
@@ -27,12 +31,15 @@ class StreamApi:
         self._client = client
 
     def create(self, config: StreamConfig) -> StreamInfo:
+        """Create a stream. Raises StreamNameInUseError when it exists with another configuration."""
         return self._configure("CREATE", config)
 
     def update(self, config: StreamConfig) -> StreamInfo:
+        """Change the configuration of a stream. Raises StreamNotFoundError when there is none of that name."""
         return self._configure("UPDATE", config)
 
     def create_or_update(self, config: StreamConfig) -> StreamInfo:
+        """Change the configuration of a stream, or create it when there is none of that name."""
         try:
             return self.update(config)
         except StreamNotFoundError:
@@ -43,7 +50,8 @@ class StreamApi:
         return StreamInfo.from_wire(self._client.request("STREAM", verb, name, body=config.to_wire()))
 
     def info(self, name: str, *, deleted_details: bool = False, subjects_filter: str | None = None) -> StreamInfo:
-        """With `subjects_filter` the counts of all matching subjects, however many pages that takes."""
+        """The state of a stream. `deleted_details` adds the sequences of deleted messages, `subjects_filter` the
+        number of messages of each matching subject, which may take several requests."""
         body: dict[str, Any] = {}
         if deleted_details:
             body["deleted_details"] = True
@@ -67,22 +75,25 @@ class StreamApi:
             answer = self._client.request("STREAM", "INFO", stream, body={**body, "offset": offset})
             page = StreamInfo.from_wire(answer).state.subjects
             if not page:
-                return  # subjects went away between the pages
+                return  # subjects were removed between two pages
             subjects.update(page)
-            offset += len(page)  # counted apart: subjects that came meanwhile may show an earlier one again
+            offset += len(page)  # not len(subjects): new subjects may shift an earlier one into this page
 
     def delete(self, name: str) -> None:
+        """Delete a stream with its messages. Raises StreamNotFoundError when there is none of that name."""
         self._client.request("STREAM", "DELETE", valid_name("stream", name))
 
     def list(self, subject: str | None = None) -> Iterator[StreamInfo]:
+        """All streams, or those that store `subject`."""
         pages = self._client.pages("STREAM", "LIST", key="streams", body=_subject_body(subject))
         return map(StreamInfo.from_wire, pages)
 
     def names(self, subject: str | None = None) -> Iterator[str]:
+        """The names of all streams, or of those that store `subject`."""
         return self._client.pages("STREAM", "NAMES", key="streams", body=_subject_body(subject))
 
     def name_by_subject(self, subject: str) -> str:
-        """The one stream on `subject`. Raises StreamNotFoundError when there is none, or more than one."""
+        """The name of the stream that stores `subject`. Raises StreamNotFoundError for none or several."""
         names = list(self.names(subject))
         if len(names) != 1:
             found = f"several streams: {', '.join(names)}" if names else "no stream"
@@ -90,6 +101,7 @@ class StreamApi:
         return names[0]
 
     def purge(self, name: str, *, subject: str | None, sequence: int | None, keep: int | None) -> int:
+        """Delete messages and return how many; see `Stream.purge`."""
         if sequence is not None and keep is not None:
             raise ValueError("give sequence or keep, not both")
         body: dict[str, Any] = {}
@@ -104,6 +116,7 @@ class StreamApi:
         return int(answer.get("purged", 0))
 
     def delete_message(self, name: str, seq: int, *, erase: bool) -> None:
+        """Delete a message; see `Stream.delete_message`."""
         body: dict[str, Any] = {"seq": _at_least("seq", seq, 1)}
         if not erase:
             body["no_erase"] = True
@@ -118,7 +131,7 @@ class StreamApi:
         last_by_subject: str | None,
         next_by_subject: str | None,
     ) -> RawStreamMsg:
-        """A stored message. Raises MessageNotFoundError."""
+        """A stored message; see `Stream.get_message`. Raises MessageNotFoundError when there is none."""
         body = _get_body(seq, last_by_subject, next_by_subject)
         stream = valid_name("stream", name)
         if direct:
@@ -132,7 +145,7 @@ class StreamApi:
     def _direct_get(self, stream: str, body: dict[str, Any]) -> RawStreamMsg:
         subject = self._client.subject("DIRECT", "GET", stream)
         if set(body) == {"last_by_subj"}:
-            # In the subject, so that permissions can speak of it.
+            # The subject is part of the request's subject, so that permissions can cover it.
             raw = self._client.request_raw(f"{subject}.{body['last_by_subj']}", None)
         else:
             raw = self._client.request_raw(subject, body)
@@ -141,7 +154,7 @@ class StreamApi:
             return message
         status = status_of(raw[2])
         if status is None:
-            raise JetStreamError("the server's Direct Get answer cannot be read: subject or sequence is missing")
+            raise JetStreamError("the server's Direct Get reply cannot be read: subject or sequence is missing")
         if status.code == 404:
             raise MessageNotFoundError(404, _NO_MESSAGE_FOUND, status.description or "no message found")
         if status.code == 503:
@@ -180,10 +193,10 @@ def _at_least(name: str, value: int, least: int) -> int:
 
 
 def _direct_message(raw: RawMessage) -> RawStreamMsg | None:
-    """The message in a Direct Get answer; None when it is a status.
+    """The message in a Direct Get reply; None when the reply is a status.
 
-    A message's own headers may have the names of those that the server adds (a republished one has them, anybody
-    may write them), and its version line may look like a status: what the server added last tells.
+    The headers that the server added come last, and only they count. The message's own headers may have the same
+    names, as those of a republished message do, and its version line may look like a status.
     """
     block = raw[2] or b""
     start = block.rfind(_DIRECT_HEADERS)

@@ -6,18 +6,17 @@ threads may only interrupt it, and read the lists of servers.
 
 from __future__ import annotations
 
-import socket
 import time
 from _thread import allocate_lock
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from .._deadline import FOREVER
-from .._threads import locked
+from .._threads import Wakeup
 from ..errors import AuthorizationError, NatsError, NoServersError
 from .handshake import Session, establish, explain
 from .options import Options
 from .servers import Backoff, Server, ServerPool
+from .transport import Transport
 
 # What an attempt fails with; all but the first two are what a nonsensical INFO leads to.
 _FAILURES = (NatsError, OSError, ValueError, TypeError, LookupError, AttributeError)
@@ -41,11 +40,11 @@ class Dialer:
         self._connected_at: float | None = None
         self._avoid_current = False
         self._own_failure: Exception | None = None  # what first()'s argument raised: no other server helps
-        # interrupt() may come from any thread; _lock guards these three.
+        # interrupt() may come from any thread; _lock guards the next two.
         self._lock = allocate_lock()
         self._interrupted = False
-        self._dialing: socket.socket | None = None
-        self._wake = locked()
+        self._dialing: Transport | None = None
+        self._wakeup = Wakeup()
 
     @property
     def urls(self) -> list[str]:
@@ -54,6 +53,11 @@ class Dialer:
     @property
     def discovered_urls(self) -> list[str]:
         return [server.address.url for server in self._pool.servers if server.discovered]
+
+    @property
+    def dialing(self) -> bool:
+        """Whether a server has been dialled and is to answer."""
+        return self._dialing is not None
 
     @property
     def has_alternative(self) -> bool:
@@ -69,14 +73,13 @@ class Dialer:
         self._avoid_current = True
 
     def interrupt(self) -> None:
-        """Make first() and again() give up at once, now and in future. Any thread."""
+        """Make first() and again() give up at once, now and in future. Any thread; may be repeated."""
         with self._lock:
-            if self._interrupted:
-                return
             self._interrupted = True
-            self._wake.release()
-            if self._dialing is not None:
-                _break_socket(self._dialing)
+            dialing = self._dialing
+        self._wakeup.set()
+        if dialing is not None:
+            dialing.abort()
 
     # --- the connecting thread --------------------------------------------------------------------
 
@@ -87,15 +90,15 @@ class Dialer:
         """
         attempts: Attempts = []
 
-        def on_socket(sock: socket.socket) -> None:
-            self._remember(sock)
+        def on_dialed(transport: Transport) -> None:
+            self._remember(transport)
             try:
                 while_waiting()
             except Exception as error:
                 self._own_failure = error
                 raise
 
-        session = self._round(attempts, on_socket, reconnecting=False)
+        session = self._round(attempts, on_dialed, reconnecting=False)
         if session is None:
             raise _summary(attempts)
         return session
@@ -111,7 +114,7 @@ class Dialer:
         while not self._interrupted:
             if not self._pool.servers:
                 raise _summary(attempts)
-            if self._wake.acquire(timeout=min(self._backoff.next_wait(), FOREVER)):
+            if self._wakeup.wait(self._backoff.next_wait()):
                 return None
             attempts = []
             session = self._round(attempts, self._remember, reconnecting=True)
@@ -125,13 +128,13 @@ class Dialer:
         return time.monotonic() - self._connected_at >= self._options.reconnect_time_wait_max
 
     def _round(
-        self, attempts: Attempts, on_socket: Callable[[socket.socket], None], *, reconnecting: bool
+        self, attempts: Attempts, on_dialed: Callable[[Transport], None], *, reconnecting: bool
     ) -> Session | None:
         for server in self._candidates():
             if self._interrupted:
                 return None
             try:
-                session = establish(server.address, self._options, on_socket)
+                session = establish(server.address, self._options, on_dialed)
             except Exception as error:
                 if not reconnecting and (error is self._own_failure or not isinstance(error, _FAILURES)):
                     raise  # in the caller of connect(): what a signal handler of the user's raised
@@ -153,18 +156,12 @@ class Dialer:
         self._avoid_current = False
         return servers
 
-    def _remember(self, sock: socket.socket | None) -> None:
+    def _remember(self, transport: Transport | None) -> None:
         with self._lock:
-            self._dialing = sock
-            if sock is not None and self._interrupted:
-                _break_socket(sock)
-
-
-def _break_socket(sock: socket.socket) -> None:
-    try:
-        sock.shutdown(socket.SHUT_RDWR)
-    except OSError:
-        pass  # not connected yet or any more; its own timeout ends it
+            self._dialing = transport
+            interrupted = self._interrupted
+        if transport is not None and interrupted:
+            transport.abort()
 
 
 def _summary(attempts: Attempts) -> NatsError:

@@ -1,0 +1,67 @@
+"""PING and PONG: which thread waits for which PONG, and the keep-alive.
+
+Pure: Link calls it under its lock. PONGs are told apart by their order alone, so a PING and its waiter are
+queued in one step (`Outbox.ping`).
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable, Iterable
+
+from .._deadline import FOREVER
+from ..errors import NatsError
+from .requests import ReplyWaiter
+
+
+class Pings:
+    """The outstanding PINGs of one session."""
+
+    def __init__(self, interval: float, most: int, clock: Callable[[], float] = time.monotonic) -> None:
+        self._interval = interval
+        self._most = most
+        self._clock = clock
+        self._unanswered = 0  # by any PONG
+        self._next_at = clock() + interval
+        self.waiters: deque[ReplyWaiter | None] = deque()
+        """Who waits for each PONG, in order; None: a PING of the keep-alive."""
+
+    def restart(self) -> None:
+        """A new session begins."""
+        self._unanswered = 0
+        self._next_at = self._clock() + self._interval
+
+    def take_waiters(self) -> deque[ReplyWaiter | None]:
+        """The session ended: all that wait for a PONG that cannot come any more."""
+        waiters, self.waiters = self.waiters, deque()
+        return waiters
+
+    def pong(self) -> ReplyWaiter | None:
+        """A PONG came. Returns who waits for it, if a thread does."""
+        self._unanswered = 0
+        return self.waiters.popleft() if self.waiters else None
+
+    def wait_time(self) -> float:
+        """Seconds until the next PING of the keep-alive. Needs no lock."""
+        return min(max(0.0, self._next_at - self._clock()), FOREVER)
+
+    def due(self) -> bool:
+        """Whether the keep-alive is to send a PING; the next one is due an interval later."""
+        now = self._clock()
+        if now < self._next_at:
+            return False
+        self._next_at = now + self._interval
+        return True
+
+    def count(self) -> bool:
+        """Count one more PING. False: as many as may be are unanswered, the session is stale."""
+        self._unanswered += 1
+        return self._unanswered <= self._most
+
+
+def fail_waiters(waiters: Iterable[ReplyWaiter | None], error: NatsError) -> None:
+    """Wake the threads that wait for PONGs which cannot come any more."""
+    for waiter in waiters:
+        if waiter is not None:
+            waiter.complete(None, error)

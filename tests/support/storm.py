@@ -1,0 +1,114 @@
+"""Storms of signals whose handlers raise, and senders and receivers that notice every frame they harm."""
+
+from __future__ import annotations
+
+import gc
+import os
+import random
+import signal
+import sys
+import zlib
+from collections.abc import Callable
+from types import FrameType
+from typing import Any
+
+import jetstream_sync
+from jetstream_sync import Connection, Message
+
+# How many of the interruptions are followed by a second one. Python 3.10 looks for signals between an exception
+# and the `with` statement it leaves, whose lock then stays locked: there no program survives a second one.
+DOUBLES = 0.4 if sys.version_info >= (3, 11) else 0.0
+LIBRARY = os.path.dirname(jetstream_sync.__file__)
+
+
+class Interrupted(Exception):
+    """What the signal handlers of a storm raise."""
+
+
+class Storm:
+    """Interrupts what the main thread does at random moments, one or two signals in quick succession."""
+
+    def __init__(self, seed: int, *, longest: float = 0.001, doubles: float = DOUBLES) -> None:
+        self._rng = random.Random(seed)
+        self._doubles = doubles
+        self._longest = longest
+        self._left = 0
+        self.raised = 0
+
+    def __enter__(self) -> Storm:
+        gc.collect()  # what is raised in a finalizer of an earlier test's garbage would go nowhere, too
+        self._before = signal.signal(signal.SIGALRM, self._strike)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, self._before)
+
+    def _strike(self, _: int, frame: FrameType | None) -> None:
+        if self._left <= 0:
+            return
+        if frame is None or not frame.f_code.co_filename.startswith(LIBRARY):
+            # Between calls nothing of ours is at stake; and what is raised in the callback of a weak reference
+            # is printed by the interpreter and goes nowhere.
+            signal.setitimer(signal.ITIMER_REAL, 1e-5)
+            return
+        self.raised += 1
+        self._left -= 1
+        if self._left > 0:
+            signal.setitimer(signal.ITIMER_REAL, self._rng.choice((1e-6, 1e-5, 3e-5, 1e-4)))
+        raise Interrupted
+
+    def interrupt(self, work: Callable[[], object]) -> None:
+        """Repeat `work` until a signal interrupts it, and perhaps a second one its way out."""
+        try:
+            self._left = 2 if self._rng.random() < self._doubles else 1
+            signal.setitimer(signal.ITIMER_REAL, self._rng.uniform(1e-5, self._longest))
+            while self._left > 0:
+                work()
+        except Interrupted:
+            self._left = 0
+
+
+class Verifier:
+    """Receives checksummed frames on a connection of its own; every sender's come whole, once and in order."""
+
+    def __init__(self, url: str, **options: Any) -> None:
+        self.nc = jetstream_sync.connect(url, **options)
+        self.seen: dict[str, set[int]] = {}
+        self.wrong: list[str] = []
+        self._last: dict[str, int] = {}
+        self.nc.subscribe("storm.*", cb=self._verify, pending_msgs_limit=0, pending_bytes_limit=0)
+        self.nc.flush()
+
+    def _verify(self, msg: Message) -> None:
+        number, _, rest = msg.data.partition(b" ")
+        checksum, _, filling = rest.partition(b" ")
+        sequence = int(number)
+        if int(checksum) != zlib.crc32(filling, sequence):
+            self.wrong.append(f"{msg.subject} {sequence}: damaged")
+        if sequence <= self._last.get(msg.subject, 0):
+            self.wrong.append(f"{msg.subject} {sequence}: after {self._last[msg.subject]}")
+        self._last[msg.subject] = sequence
+        self.seen.setdefault(msg.subject, set()).add(sequence)
+
+
+class Sender:
+    """Publishes numbered, checksummed frames and notes which calls returned."""
+
+    def __init__(self, nc: Connection, name: str) -> None:
+        self._nc = nc
+        self.subject = f"storm.{name}"
+        self._rng = random.Random(name)
+        self._next = 0
+        self.returned: list[int] = []
+
+    def publish(self) -> None:
+        self._next += 1
+        sequence = self._next
+        filling = self._rng.randbytes(self._rng.choice((1, 10, 100, 2000)))
+        self._nc.publish(self.subject, b"%d %d %b" % (sequence, zlib.crc32(filling, sequence), filling))
+        self.returned.append(sequence)
+
+    def publish_all(self, count: int) -> None:
+        for _ in range(count):
+            self.publish()
