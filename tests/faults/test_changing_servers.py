@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -16,12 +16,6 @@ from jetstream_sync.net.connection import link_of
 from jetstream_sync.testing import FaultProxy, LocalServer, PeerConnection, ScriptedPeer
 from tests.support.eventually import eventually
 from tests.support.peers import QUICK, CountingListener, answer_pings, drop, serve
-
-
-@pytest.fixture
-def proxy(nats_server: LocalServer) -> Iterator[FaultProxy]:
-    with FaultProxy(nats_server) as proxy:
-        yield proxy
 
 
 def test_discovered_servers_join_and_leave() -> None:

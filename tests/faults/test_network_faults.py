@@ -9,7 +9,7 @@ import struct
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any, Literal
 
 import pytest
@@ -31,13 +31,6 @@ from jetstream_sync.testing import FaultProxy, LocalServer
 from tests.support.eventually import eventually
 from tests.support.peers import QUICK, CountingListener, drop
 from tests.support.watchdog import InThread, under_watchdog
-
-
-@pytest.fixture
-def proxy(nats_server: LocalServer) -> Iterator[FaultProxy]:
-    with FaultProxy(nats_server) as proxy:
-        yield proxy
-
 
 # --- cut and reset ---------------------------------------------------------------------------------------
 

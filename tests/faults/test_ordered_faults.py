@@ -25,12 +25,6 @@ from tests.support.watchdog import InThread, under_watchdog
 
 
 @pytest.fixture
-def proxy(nats_server: LocalServer) -> Iterator[FaultProxy]:
-    with FaultProxy(nats_server, record=False) as proxy:
-        yield proxy
-
-
-@pytest.fixture
 def through_proxy(proxy: FaultProxy) -> Iterator[Connection]:
     """A connection through the proxy; `js` goes past it."""
     connection = jetstream_sync.connect(proxy.url, reconnect_time_wait=0.05)

@@ -8,7 +8,6 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -22,12 +21,6 @@ from tests.support.eventually import eventually
 from tests.support.observer import Observer, fill, stream_and_consumer, waiting_pulls
 from tests.support.signals import handler_of, interrupted_after
 from tests.support.watchdog import InThread
-
-
-@pytest.fixture
-def observer(nats_server: LocalServer) -> Iterator[Observer]:
-    with Observer(nats_server.url) as one:
-        yield one
 
 
 class Collector:

@@ -27,11 +27,6 @@ from tests.support.platforms import needs_fork_hooks
 
 
 @pytest.fixture
-def stream(js: JetStream) -> Stream:
-    return js.create_stream(name="S", subjects=["s.>"], storage="memory")
-
-
-@pytest.fixture
 def consumer(stream: Stream) -> Consumer:
     return stream.create_consumer(durable_name="c", ack_wait=30)
 

@@ -9,7 +9,6 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -30,12 +29,6 @@ from tests.support.eventually import eventually
 from tests.support.observer import Observer, Seen, fill, stream_and_consumer, waiting_pulls
 from tests.support.signals import handler_of, interrupted_after
 from tests.support.watchdog import InThread
-
-
-@pytest.fixture
-def observer(nats_server: LocalServer) -> Iterator[Observer]:
-    with Observer(nats_server.url) as one:
-        yield one
 
 
 def assert_never_over(limit: int, pulls: list[Seen], taken_at: list[tuple[float, int]]) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
 
 import pytest
 
@@ -26,14 +25,6 @@ from tests.support.watchdog import InThread, under_watchdog
 def stream(js: JetStream) -> JetStream:
     js.create_stream(name="S", subjects=["s.>"])
     return js
-
-
-@pytest.fixture
-def reported(nats_server: LocalServer) -> Iterator[tuple[Connection, list[Exception]]]:
-    """A connection, and what its error callback was told."""
-    errors: list[Exception] = []
-    with jetstream_sync.connect(nats_server.url, error_cb=errors.append) as nc:
-        yield nc, errors
 
 
 @pytest.mark.parametrize("durable", [None, "d"])

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 import threading
-from collections.abc import Iterator
 
 import pytest
 
@@ -28,14 +27,6 @@ from tests.support.watchdog import InThread
 def stream(js: JetStream) -> JetStream:
     js.create_stream(name="S", subjects=["s.>"])
     return js
-
-
-@pytest.fixture
-def reported(nats_server: LocalServer) -> Iterator[tuple[Connection, list[Exception]]]:
-    """A connection, and what its error callback was told."""
-    errors: list[Exception] = []
-    with jetstream_sync.connect(nats_server.url, error_cb=errors.append) as nc:
-        yield nc, errors
 
 
 # --- taking messages ----------------------------------------------------------------------------------

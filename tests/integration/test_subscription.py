@@ -26,12 +26,6 @@ from tests.support.watchdog import InThread, under_watchdog
 
 
 @pytest.fixture
-def proxy(nats_server: LocalServer) -> Iterator[FaultProxy]:
-    with FaultProxy(nats_server) as proxy:
-        yield proxy
-
-
-@pytest.fixture
 def switch_often() -> Iterator[None]:
     """Let threads take turns as often as the interpreter can."""
     usual = sys.getswitchinterval()
