@@ -110,11 +110,12 @@ class Requests(ReplyInbox[ReplyWaiter]):
     def __init__(self, link: Link) -> None:
         super().__init__(link.options.inbox_prefix)
         self._link = link
+        self._opened = False  # the SUB is queued: what is published from now on comes after it
 
     def request(self, subject: bytes, payload: bytes, timeout: float | None, block: bytes | None) -> RawMessage:
         """The raw reply to a request. A reply that says "no responders" is returned like any other."""
         link = self._link
-        if not self.sid or self.refused is not None:
+        if not self._opened or self.refused is not None:
             self._open()
         waiting = ReplyWaiter(subject)
         reply = self.new_reply()
@@ -145,8 +146,8 @@ class Requests(ReplyInbox[ReplyWaiter]):
         raise TimeoutError(f"no reply on {subject.decode('utf-8', 'replace')!r} within {timeout} s")
 
     def _open(self) -> None:
-        self._link.check_usable()
         self._link.open(self)
+        self._opened = True
         if self.refused is not None:
             raise self.refused.with_traceback(None)
 

@@ -149,7 +149,7 @@ class Inbound(Receiver):
         """Put a run of messages into the mailbox, within the limits."""
         self.last_arrival = time.monotonic()
         if self._limit and self._received + len(messages) > self._limit:
-            del messages[self._limit - self._received :]
+            del messages[max(0, self._limit - self._received) :]
         self._received += len(messages)
         taken = self._accepted - len(self.mailbox)
         ledger = self._ledger
@@ -309,9 +309,9 @@ class Subscription:
         inbound = self._inbound
         link = inbound.link
         link.check_process()
-        if limit and link.limit(inbound, limit):
-            link.outbox.flush()
-        else:
+        goes_on = limit > 0 and link.limit(inbound, limit)
+        link.outbox.flush()
+        if not goes_on:
             inbound.end(SubscriptionClosedError("the subscription was unsubscribed"), discard=not limit)
 
     def drain(self, timeout: float | timedelta | None = None) -> None:

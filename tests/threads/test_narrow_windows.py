@@ -291,3 +291,65 @@ def test_publisher_interrupted_while_it_opens_opens_once(
     assert len(link.drain_steps) == 1
     nc.close()
     eventually(lambda: not any(thread.is_alive() for thread in started))
+
+
+# --- opening a receiver -------------------------------------------------------------------------------
+
+
+def test_subscribe_interrupted_before_it_has_a_sid_leaves_the_session_alone(
+    nc: Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """There is nothing to unsubscribe yet: an UNSUB without a sid would have the server close the connection."""
+    router = link_of(nc).router
+
+    def interrupted(receiver: Receiver) -> bytes:
+        raise Interrupted
+
+    monkeypatch.setattr(router, "add", interrupted)
+    with pytest.raises(Interrupted):
+        nc.subscribe("never")
+    monkeypatch.undo()
+    nc.flush()
+    assert nc.last_error is None
+    assert nc.stats.reconnects == 0
+
+
+def test_first_request_interrupted_while_it_opens_the_inbox_leaves_requests_usable(
+    nc: Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The inbox is open or not, never half: the next request opens it again."""
+    nc.subscribe("echo", cb=lambda msg: msg.respond(msg.data))
+    outbox = link_of(nc).outbox
+
+    def interrupted(frame: bytes) -> None:
+        monkeypatch.undo()  # the UNSUB that undoes it is queued as usual
+        raise Interrupted
+
+    monkeypatch.setattr(outbox, "control", interrupted)
+    with pytest.raises(Interrupted):
+        nc.request("echo", b"1", timeout=5)
+    assert nc.request("echo", b"2", timeout=5).data == b"2"
+
+
+def test_request_beside_the_one_that_opens_the_inbox_follows_its_sub(
+    nats_server: LocalServer, nc: Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A request that left before the SUB would have its reply dropped by the server."""
+    outbox = link_of(nc).outbox
+    control = outbox.control
+    opening, go_on = threading.Event(), threading.Event()
+
+    def slowly(frame: bytes) -> None:
+        opening.set()
+        go_on.wait(0.5)
+        control(frame)
+
+    with jetstream_sync.connect(nats_server.url) as service:
+        service.subscribe("echo", cb=lambda msg: msg.respond(msg.data))
+        service.flush()
+        monkeypatch.setattr(outbox, "control", slowly)
+        first = InThread(nc.request, "echo", b"1", timeout=3)
+        assert opening.wait(5)
+        second = InThread(nc.request, "echo", b"2", timeout=3)
+        assert first.result().data == b"1"
+        assert second.result().data == b"2"
