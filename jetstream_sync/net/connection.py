@@ -89,7 +89,8 @@ class Connection:
         try:
             if link.connected:
                 subscription.drain(link, cast("list[Inbound]", receivers), deadline)
-                link.run_drain_steps(deadline)
+                for step in list(link.drain_steps):
+                    step(deadline)
                 link.round_trip(deadline)
         except TimeoutError as error:
             raise DrainTimeoutError("the connection did not drain in time and was closed") from error

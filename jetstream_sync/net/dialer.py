@@ -108,7 +108,9 @@ class Dialer:
 
         None when interrupted. Raises AuthorizationError or NoServersError when no server is left to try.
         """
-        if self._connected_at is not None and self._lived_long():
+        # A connection that was lost right after it was made does not count as success for the back-off.
+        long_ago = time.monotonic() - self._options.reconnect_time_wait_max
+        if self._connected_at is not None and self._connected_at <= long_ago:
             self._backoff.reset()
         attempts: Attempts = []
         while not self._interrupted:
@@ -121,11 +123,6 @@ class Dialer:
             if session is not None:
                 return session
         return None
-
-    def _lived_long(self) -> bool:
-        """A connection that was lost right after it was made does not count as success for the back-off."""
-        assert self._connected_at is not None
-        return time.monotonic() - self._connected_at >= self._options.reconnect_time_wait_max
 
     def _round(
         self, attempts: Attempts, on_dialed: Callable[[Transport], None], *, reconnecting: bool

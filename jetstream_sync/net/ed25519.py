@@ -12,7 +12,8 @@ from __future__ import annotations
 
 import functools
 import hashlib
-from typing import Any, NoReturn, Protocol
+from collections.abc import Callable
+from typing import NamedTuple, NoReturn
 
 __all__ = ["SEED_SIZE", "SIGNATURE_SIZE", "SigningKey"]
 
@@ -50,7 +51,7 @@ class SigningKey:
         if len(seed) != SEED_SIZE:
             raise ValueError(f"an Ed25519 seed has {SEED_SIZE} bytes, this one has {len(seed)}")
         self._seed = seed
-        self._keys: _Keys | None = None
+        self._keys: _LibraryKeys | _PythonKeys | None = None
 
     def __repr__(self) -> str:
         return "SigningKey(...)"
@@ -61,41 +62,27 @@ class SigningKey:
     @property
     def public_key(self) -> bytes:
         """The 32 bytes of the public key."""
-        return self._derived().public_key()
+        return self._derived().public_key
 
     def sign(self, message: bytes) -> bytes:
         """The 64-byte signature of `message`."""
         return self._derived().sign(message)
 
-    def _derived(self) -> _Keys:
-        # On first use, so that checking a seed is cheap. If two threads derive the keys at once, both get the
-        # same.
-        keys = self._keys
-        if keys is None:
-            keys = self._keys = _library_keys(self._seed) or _PythonKeys(self._seed)
-        return keys
+    def _derived(self) -> _LibraryKeys | _PythonKeys:
+        # On first use, so that checking a seed is cheap. Two threads that do so at once get the same keys.
+        if self._keys is None:
+            self._keys = _library_keys(self._seed) or _PythonKeys(self._seed)
+        return self._keys
 
 
-class _Keys(Protocol):
-    def public_key(self) -> bytes: ...
-    def sign(self, message: bytes) -> bytes: ...
+class _LibraryKeys(NamedTuple):
+    """The keys as `cryptography` derives them."""
+
+    public_key: bytes
+    sign: Callable[[bytes], bytes]
 
 
-class _LibraryKeys:
-    """The keys as `cryptography` keeps them."""
-
-    def __init__(self, private_key: Any, raw: dict[str, Any]) -> None:
-        self._private_key = private_key
-        self._raw = raw
-
-    def public_key(self) -> bytes:
-        return bytes(self._private_key.public_key().public_bytes(**self._raw))
-
-    def sign(self, message: bytes) -> bytes:
-        return bytes(self._private_key.sign(message))
-
-
-def _library_keys(seed: bytes) -> _Keys | None:
+def _library_keys(seed: bytes) -> _LibraryKeys | None:
     """The keys of `cryptography`; None where it is not installed or was built without Ed25519 (FIPS)."""
     try:
         from cryptography.exceptions import UnsupportedAlgorithm
@@ -107,7 +94,7 @@ def _library_keys(seed: bytes) -> _Keys | None:
         private_key = Ed25519PrivateKey.from_private_bytes(seed)
     except UnsupportedAlgorithm:
         return None
-    return _LibraryKeys(private_key, {"encoding": Encoding.Raw, "format": PublicFormat.Raw})
+    return _LibraryKeys(private_key.public_key().public_bytes(Encoding.Raw, PublicFormat.Raw), private_key.sign)
 
 
 class _PythonKeys:
@@ -115,25 +102,18 @@ class _PythonKeys:
 
     def __init__(self, seed: bytes) -> None:
         digest = hashlib.sha512(seed).digest()
-        self._scalar = _clamped(digest[:32])
+        # Step 2: a multiple of the cofactor 8, with bit 254 as its highest.
+        self._scalar = int.from_bytes(digest[:32], "little") & ((1 << 254) - 8) | (1 << 254)
         self._prefix = digest[32:]
-        self._public_key = _encoded(_times_base(self._scalar))
-
-    def public_key(self) -> bytes:
-        return self._public_key
+        self.public_key = _encoded(_times_base(self._scalar))
 
     def sign(self, message: bytes) -> bytes:
         # RFC 8032, 5.1.6, with its names; the commitment is its R.
         r = _hash_to_scalar(self._prefix + message)
         commitment = _encoded(_times_base(r))
-        k = _hash_to_scalar(commitment + self._public_key + message)
+        k = _hash_to_scalar(commitment + self.public_key + message)
         s = (r + k * self._scalar) % _ORDER
         return commitment + s.to_bytes(32, "little")
-
-
-def _clamped(half_digest: bytes) -> int:
-    # RFC 8032, 5.1.5, step 2: a multiple of the cofactor 8, with bit 254 as its highest.
-    return int.from_bytes(half_digest, "little") & ((1 << 254) - 8) | (1 << 254)
 
 
 def _hash_to_scalar(data: bytes) -> int:

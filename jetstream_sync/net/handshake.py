@@ -7,7 +7,7 @@ covers all of it. Not one byte of credentials is sent before TLS is up when TLS 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 from .. import _platform
 from .._deadline import Deadline
@@ -18,26 +18,18 @@ from ..protocol.parser import PONG, Err, Event, Info, Parser
 from .options import Options
 from .server_errors import server_error
 from .servers import ServerAddress
-from .transport import Transport, dial, refuse_early_bytes, send_all
+from .transport import Transport, dial, send_all
 
 
-class Session:
+class Session(NamedTuple):
     """An established connection to one server."""
 
-    def __init__(
-        self,
-        address: ServerAddress,
-        transport: Transport,
-        parser: Parser,
-        info: dict[str, Any],
-        events: list[Event],
-    ) -> None:
-        self.address = address
-        self.transport = transport
-        self.parser = parser
-        self.info = info
-        self.events = events
-        """What came behind the PONG and is still to be handled (servers from 2.12 send a second INFO there)."""
+    address: ServerAddress
+    transport: Transport
+    parser: Parser
+    info: dict[str, Any]
+    events: list[Event]
+    """What came behind the PONG and is still to be handled (servers from 2.12 send a second INFO there)."""
 
 
 def establish(
@@ -72,7 +64,8 @@ class _Handshake:
             self._upgrade()
         info = self._first_info()
         if not self._options.tls_handshake_first and self._wants_tls(info):
-            refuse_early_bytes(self._parser.buffered + len(self._events))
+            if self._parser.buffered or self._events:  # not of the server that we are about to verify
+                raise ProtocolError("the server sent data before the TLS handshake: refused")
             self._upgrade()
         connect = commands.connect(self._connect_options(info))
         send_all(self._transport, connect + commands.PING, self._deadline)
@@ -103,7 +96,10 @@ class _Handshake:
         return event.fields
 
     def _connect_options(self, info: dict[str, Any]) -> dict[str, Any]:
-        fields: dict[str, Any] = {
+        credentials = self._options.authenticator.connect_fields(
+            info.get("nonce"), self._address.user, self._address.password
+        )
+        return {
             "verbose": False,
             "pedantic": False,
             "lang": "python-jetstream-sync",
@@ -114,12 +110,8 @@ class _Handshake:
             "no_responders": True,
             "echo": not self._options.no_echo,
             "tls_required": self._encrypted,
+            **credentials,
         }
-        nonce = info.get("nonce")
-        fields.update(
-            self._options.authenticator.connect_fields(nonce, self._address.user, self._address.password)
-        )
-        return fields
 
     def _until_pong(self, info: dict[str, Any]) -> dict[str, Any]:
         while True:

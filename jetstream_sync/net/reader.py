@@ -113,7 +113,7 @@ class Reader:
         link.info(event.fields)
         if event.fields.get("ldm") and not self._lame_duck:
             self._lame_duck = True
-            link.tell("lame_duck")
+            link.call(link.options.lame_duck_mode_cb, link.connection)
             if link.options.allow_reconnect and self._dialer.has_alternative:
                 self._dialer.avoid_current()
                 spawn("lameduck", self._leave_lame_duck, link.session)

@@ -35,7 +35,7 @@ from ..errors import (
 from ..protocol.parser import RawMessage
 from .message import Message
 from .options import drain_timeout
-from .receiver import Receiver
+from .receiver import JOIN_SECONDS, Receiver
 
 if TYPE_CHECKING:
     from .link import Link
@@ -44,9 +44,6 @@ log = logging.getLogger("jetstream_sync")
 
 DEFAULT_PENDING_MSGS = 524288
 DEFAULT_PENDING_BYTES = 128 * 1024 * 1024
-
-# unsubscribe() waits this long for the callback thread, which is idle or in user code by then.
-JOIN_SECONDS = 0.5
 
 
 class Inbound(Receiver):

@@ -20,7 +20,8 @@ from jetstream_sync import (
 )
 from jetstream_sync._threads import Mailbox, spawn
 from jetstream_sync.api import publish_async
-from jetstream_sync.net import handshake, own_threads
+from jetstream_sync.net import handshake
+from jetstream_sync.net import link as link_module
 from jetstream_sync.net.connection import link_of
 from jetstream_sync.net.link import Link
 from jetstream_sync.net.receiver import Receiver
@@ -191,7 +192,7 @@ def test_alarm_while_the_reader_starts_ends_connect(
             raise TimeoutError("the alarm of a signal handler")
         return thread
 
-    monkeypatch.setattr(own_threads, "spawn", start_and_be_interrupted)
+    monkeypatch.setattr(link_module, "spawn", start_and_be_interrupted)
     with pytest.raises(TimeoutError, match="the alarm"):
         jetstream_sync.connect([nats_server.url, f"nats://localhost:{nats_server.port}"])
     assert started.count("reader") == 1
@@ -221,7 +222,7 @@ def test_failed_connect_leaves_no_writer_that_was_yet_to_start(
     def interrupted(self: handshake._Handshake) -> None:
         raise Interrupted
 
-    monkeypatch.setattr(own_threads, "spawn", start_late)
+    monkeypatch.setattr(link_module, "spawn", start_late)
     monkeypatch.setattr(Link, "_give_up_opening", tell)
     monkeypatch.setattr(handshake._Handshake, "run", interrupted)
     with pytest.raises(Interrupted):
@@ -237,7 +238,7 @@ def test_connection_without_a_writer_is_closed(nats_server: LocalServer, monkeyp
             raise RuntimeError("can't start new thread")
         return spawn(name, *args)
 
-    monkeypatch.setattr(own_threads, "spawn", no_writer)
+    monkeypatch.setattr(link_module, "spawn", no_writer)
     nc = jetstream_sync.connect(nats_server.url)
     eventually(lambda: nc.is_closed)
     began = time.monotonic()
