@@ -30,9 +30,7 @@ class Dialer:
     def __init__(self, options: Options) -> None:
         self._options = options
         self._pool = ServerPool(
-            options.servers,
-            shuffle=not options.dont_randomize,
-            max_attempts=options.max_reconnect_attempts,
+            options.servers, shuffle=not options.dont_randomize, max_attempts=options.max_reconnect_attempts
         )
         self._backoff = Backoff(
             options.reconnect_time_wait, options.reconnect_time_wait_max, options.reconnect_jitter
@@ -80,8 +78,6 @@ class Dialer:
         self._wakeup.set()
         if dialing is not None:
             dialing.abort()
-
-    # --- the connecting thread --------------------------------------------------------------------
 
     def first(self, while_waiting: Callable[[], None]) -> Session:
         """One round over all servers. `while_waiting` is called when one has been dialled and is to answer.

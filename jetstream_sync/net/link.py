@@ -523,13 +523,12 @@ class Link:
     def denied(self, error: PermissionsError) -> None:
         """Reader thread: give the denial to the call it concerns. The server answers it with nothing else."""
         subject = error.subject.encode("utf-8", "surrogateescape")
-        if error.operation == "publish":
-            for receiver in self.router.snapshot():
-                receiver.publish_denied(subject, error)
-            return
         queue = None if error.queue is None else error.queue.encode("utf-8", "surrogateescape")
-        for receiver in self.router.matching(subject, queue):
-            receiver.denied(error)
+        for receiver in self.router.snapshot():
+            if error.operation == "publish":
+                receiver.publish_denied(subject, error)
+            elif (receiver.wire_subject, receiver.wire_queue) == (subject, queue):
+                receiver.denied(error)
 
     def report(self, error: Exception) -> None:
         """Tell the error callback, or the log where there is none."""

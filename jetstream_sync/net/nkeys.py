@@ -72,12 +72,21 @@ def encode_seed(prefix: int, raw_seed: bytes) -> str:
 
 
 def _encode(raw: bytes) -> str:
-    checksum = _checksum(raw).to_bytes(_CHECKSUM_SIZE, "little")
-    return base64.b32encode(raw + checksum).decode("ascii").rstrip("=")
+    return base64.b32encode(raw + _checksum(raw)).decode("ascii").rstrip("=")
 
 
 def _decode_seed(seed: str) -> tuple[int, bytes]:
-    raw = _decode(seed)
+    """The prefix of a seed's kind, and the seed's own 32 bytes."""
+    # b32decode requires padding. Its error is not chained, because it could quote the key.
+    try:
+        raw = base64.b32decode(seed + "=" * (-len(seed) % 8))
+    except ValueError:
+        raw = b""
+    if len(raw) <= _CHECKSUM_SIZE:
+        raise ValueError("not an nkey seed: it is not base32 text")
+    raw, checksum = raw[:-_CHECKSUM_SIZE], raw[-_CHECKSUM_SIZE:]
+    if _checksum(raw) != checksum:
+        raise ValueError("not an nkey seed: its checksum does not match, a character is wrong or missing")
     if len(raw) != _SEED_PREFIX_SIZE + SEED_SIZE:
         raise ValueError("not an nkey seed: a seed has 58 characters")
     first, second = raw[:_SEED_PREFIX_SIZE]
@@ -89,21 +98,5 @@ def _decode_seed(seed: str) -> tuple[int, bytes]:
     return prefix, raw[_SEED_PREFIX_SIZE:]
 
 
-def _decode(text: str) -> bytes:
-    """The bytes of a key's text, after its checksum has been verified and removed."""
-    # b32decode requires padding. Its error is not chained, because it could quote the key.
-    padding = "=" * (-len(text) % 8)
-    try:
-        raw = base64.b32decode(text + padding)
-    except ValueError:
-        raw = b""
-    if len(raw) <= _CHECKSUM_SIZE:
-        raise ValueError("not an nkey seed: it is not base32 text")
-    body, checksum = raw[:-_CHECKSUM_SIZE], raw[-_CHECKSUM_SIZE:]
-    if _checksum(body) != int.from_bytes(checksum, "little"):
-        raise ValueError("not an nkey seed: its checksum does not match, a character is wrong or missing")
-    return body
-
-
-def _checksum(data: bytes) -> int:
-    return binascii.crc_hqx(data, 0)  # CRC-16/XMODEM
+def _checksum(data: bytes) -> bytes:
+    return binascii.crc_hqx(data, 0).to_bytes(_CHECKSUM_SIZE, "little")  # CRC-16/XMODEM

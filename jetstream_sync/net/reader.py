@@ -106,8 +106,6 @@ class Reader:
             elif type(event) is Err:
                 self._on_err(event.text)
 
-    # --- what the server says of itself -------------------------------------------------------------
-
     def _on_info(self, event: Info) -> None:
         link = self._link
         link.info(event.fields)
@@ -125,8 +123,6 @@ class Reader:
         except NatsError:
             pass  # the server is gone already, or the connection closed: there is nothing to wait for
         self._link.break_session(ConnectionLostError("the server is in lame duck mode"), session)
-
-    # --- what the server complains about --------------------------------------------------------------
 
     def _on_err(self, text: str) -> None:
         error = server_error(text)

@@ -61,8 +61,6 @@ class ReplyInbox(Receiver, Generic[Pending]):
             if waiting is not None:
                 waiting.complete(None, error)
 
-    # --- reader thread, or the thread that closes the connection ------------------------------------------
-
     def deliver(self, messages: list[RawMessage], size: int) -> None:
         pop = self.pending.pop
         for raw in messages:
@@ -105,7 +103,11 @@ class ReplyWaiter:
 
 
 class Requests(ReplyInbox[ReplyWaiter]):
-    """The requests of one connection. Opened by the first of them."""
+    """The requests of one connection. Opened by the first of them.
+
+    `disconnected` does nothing: Link fails the requests that it noted when it detached the session. A request made
+    later is not lost, it waits for the next session.
+    """
 
     def __init__(self, link: Link) -> None:
         super().__init__(link.options.inbox_prefix)
@@ -116,10 +118,12 @@ class Requests(ReplyInbox[ReplyWaiter]):
         """The raw reply to a request. A reply that says "no responders" is returned like any other."""
         link = self._link
         if not self._opened or self.refused is not None:
-            self._open()
+            link.open(self)
+            self._opened = True
+            if self.refused is not None:
+                raise self.refused.with_traceback(None)
         waiting = ReplyWaiter(subject)
-        reply = self.new_reply()
-        frame = None
+        reply, frame = self.new_reply(), None
         wait = FOREVER if timeout is None else min(timeout, FOREVER)
         ends_at = time.monotonic() + wait
         try:
@@ -145,18 +149,9 @@ class Requests(ReplyInbox[ReplyWaiter]):
             raise waiting.error.with_traceback(None)
         raise TimeoutError(f"no reply on {subject.decode('utf-8', 'replace')!r} within {timeout} s")
 
-    def _open(self) -> None:
-        self._link.open(self)
-        self._opened = True
-        if self.refused is not None:
-            raise self.refused.with_traceback(None)
-
     def is_single_reply(self, events: list[Event]) -> bool:
         """Reader thread: whether `events` is the reply to the only request, and nothing else."""
         if len(events) != 1 or self.pending:
             return False
         event = events[0]
         return type(event) is Run and event.sid == self.sid and len(event.messages) == 1
-
-    # `disconnected` does nothing: Link fails the requests that it noted when it detached the session. A request
-    # that was made later is not lost, it waits for the next session.

@@ -18,7 +18,6 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from datetime import timedelta
-from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from .._deadline import Deadline, seconds
@@ -56,7 +55,6 @@ class Inbound(Receiver):
         link: Link,
         wire_subject: bytes,
         wire_queue: bytes | None = None,
-        *,
         msgs_limit: int = DEFAULT_PENDING_MSGS,
         bytes_limit: int = DEFAULT_PENDING_BYTES,
     ) -> None:
@@ -90,8 +88,6 @@ class Inbound(Receiver):
         """Messages taken so far."""
         return self._accepted - len(self.mailbox) - self.mailbox.discarded
 
-    # --- consuming threads ------------------------------------------------------------------------------
-
     def take(self, timeout: float | None = None) -> Message:
         """The next message for the user: the one way out of the mailbox."""
         return Message(self.mailbox.get(timeout), self.link)
@@ -116,8 +112,6 @@ class Inbound(Receiver):
                 self.link.report(error)
             except BaseException:  # sys.exit() in a callback must not end its subscription in silence
                 log.exception("the callback of %r raised", self.subject)
-
-    # --- ending -----------------------------------------------------------------------------------------
 
     def end(self, reason: NatsError, *, discard: bool = False) -> None:
         """Remove the interest, finish, and wait a moment for the callback thread. May be repeated."""
@@ -213,8 +207,6 @@ class Inbound(Receiver):
         self.link.close(self)
         self.finish(reason)
 
-    # --- under Link's lock ------------------------------------------------------------------------------
-
     def remaining(self) -> int:
         if self.draining:
             return -1
@@ -265,8 +257,6 @@ class Subscription:
     def __init__(self, inbound: Inbound) -> None:
         self._inbound = inbound
 
-    # --- taking messages ----------------------------------------------------------------------------
-
     def next_msg(self, timeout: float | timedelta | None = 1.0) -> Message:
         """The next message. Blocks up to `timeout` seconds (None: for ever).
 
@@ -297,8 +287,6 @@ class Subscription:
         if self._inbound.has_callback:
             raise NatsError("this subscription has a callback: its messages go there")
 
-    # --- ending -------------------------------------------------------------------------------------
-
     def unsubscribe(self, limit: int = 0) -> None:
         """Stop receiving: at once, dropping what is buffered, or after `limit` messages in all. Idempotent."""
         if limit < 0:
@@ -324,13 +312,9 @@ class Subscription:
     def __enter__(self) -> Subscription:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: Any) -> None:
         if not self._inbound.link.forked:
             self.unsubscribe()
-
-    # --- facts --------------------------------------------------------------------------------------
 
     @property
     def subject(self) -> str:
