@@ -91,20 +91,16 @@ class Authenticator:
         callables, and blocks as long as they do. Raises `AuthorizationError` when a file is unreadable, when a
         callable fails or returns something else than documented, and when the server sent no nonce to sign.
         """
-        if not self._identities:
-            return _url_fields(url_user, url_password)
         fields: dict[str, str] = {}
         for _, fields_for in self._identities:
             fields |= fields_for(nonce)
-        return fields
-
-
-def _url_fields(user: str | None, password: str | None) -> dict[str, str]:
-    if user and password is not None:
-        return {"user": user, "pass": password}
-    if password:
-        raise AuthorizationError("the server URL has a password but no user: write nats://user:password@host")
-    return {"auth_token": user} if user else {}
+        if self._identities:
+            return fields
+        if url_user and url_password is not None:
+            return {"user": url_user, "pass": url_password}
+        if url_password:
+            raise AuthorizationError("the server URL has a password but no user: write nats://user:password@host")
+        return {"auth_token": url_user} if url_user else {}
 
 
 # --- plain identities ---------------------------------------------------------------------------

@@ -185,9 +185,8 @@ class Connection:
 
     def rtt(self, timeout: float | timedelta = 5.0) -> float:
         """Seconds from a PING to its PONG. Raises TimeoutError, ConnectionLostError."""
-        self._link.check_usable()
         start = time.perf_counter()
-        self._link.round_trip(Deadline(timeout))
+        self.flush(timeout)
         return time.perf_counter() - start
 
     # --- facts ------------------------------------------------------------------------------------------

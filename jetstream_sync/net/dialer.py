@@ -15,7 +15,7 @@ from .._threads import Wakeup
 from ..errors import AuthorizationError, NatsError, NoServersError
 from .handshake import Session, establish, explain
 from .options import Options
-from .servers import Backoff, Server, ServerPool
+from .servers import Backoff, ServerPool
 from .transport import Transport
 
 # What an attempt fails with; all but the first two are what a nonsensical INFO leads to.
@@ -41,7 +41,8 @@ class Dialer:
         # interrupt() may come from any thread; _lock guards the next two.
         self._lock = allocate_lock()
         self._interrupted = False
-        self._dialing: Transport | None = None
+        self.dialing: Transport | None = None
+        """The transport of a server that has been dialled and is to answer."""
         self._wakeup = Wakeup()
 
     @property
@@ -51,11 +52,6 @@ class Dialer:
     @property
     def discovered_urls(self) -> list[str]:
         return [server.address.url for server in self._pool.servers if server.discovered]
-
-    @property
-    def dialing(self) -> bool:
-        """Whether a server has been dialled and is to answer."""
-        return self._dialing is not None
 
     @property
     def has_alternative(self) -> bool:
@@ -74,7 +70,7 @@ class Dialer:
         """Make first() and again() give up at once, now and in future. Any thread; may be repeated."""
         with self._lock:
             self._interrupted = True
-            dialing = self._dialing
+            dialing = self.dialing
         self._wakeup.set()
         if dialing is not None:
             dialing.abort()
@@ -123,7 +119,11 @@ class Dialer:
     def _round(
         self, attempts: Attempts, on_dialed: Callable[[Transport], None], *, reconnecting: bool
     ) -> Session | None:
-        for server in self._candidates():
+        servers = self._pool.round()
+        if self._avoid_current and len(servers) > 1:
+            servers = [server for server in servers if server is not self._pool.current]
+        self._avoid_current = False
+        for server in servers:
             if self._interrupted:
                 return None
             try:
@@ -142,16 +142,9 @@ class Dialer:
             return session
         return None
 
-    def _candidates(self) -> list[Server]:
-        servers = self._pool.round()
-        if self._avoid_current and len(servers) > 1:
-            servers = [server for server in servers if server is not self._pool.current]
-        self._avoid_current = False
-        return servers
-
     def _remember(self, transport: Transport | None) -> None:
         with self._lock:
-            self._dialing = transport
+            self.dialing = transport
             interrupted = self._interrupted
         if transport is not None and interrupted:
             transport.abort()

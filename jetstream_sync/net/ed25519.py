@@ -27,10 +27,6 @@ _ORDER = 2**252 + 27742317777372353535851937790883648493
 _BASE_X = 15112221349535400772501151409588531511454012693041857206046113283949847762202
 _BASE_Y = 46316835694926478169428394003475163141307993866256225615783033603165251855960
 
-# A scalar below 2**253 has 64 digits of 4 bits. As signed digits (-8…8) they need half as many multiples.
-_DIGITS = 64
-_HALF_RADIX = 8
-
 # Extended coordinates (X, Y, Z, T): x = X/Z, y = Y/Z, x*y = T/Z.
 _Point = tuple[int, int, int, int]
 # A point prepared as the second operand of an addition: (Y - X, Y + X, 2dT, 2Z).
@@ -45,13 +41,10 @@ class SigningKey:
     Raises `ValueError` for a seed of another size.
     """
 
-    __slots__ = ("_keys", "_seed")
-
     def __init__(self, seed: bytes) -> None:
         if len(seed) != SEED_SIZE:
             raise ValueError(f"an Ed25519 seed has {SEED_SIZE} bytes, this one has {len(seed)}")
         self._seed = seed
-        self._keys: _LibraryKeys | _PythonKeys | None = None
 
     def __repr__(self) -> str:
         return "SigningKey(...)"
@@ -62,17 +55,16 @@ class SigningKey:
     @property
     def public_key(self) -> bytes:
         """The 32 bytes of the public key."""
-        return self._derived().public_key
+        return self._keys.public_key
 
     def sign(self, message: bytes) -> bytes:
         """The 64-byte signature of `message`."""
-        return self._derived().sign(message)
+        return self._keys.sign(message)
 
-    def _derived(self) -> _LibraryKeys | _PythonKeys:
+    @functools.cached_property
+    def _keys(self) -> _LibraryKeys | _PythonKeys:
         # On first use, so that checking a seed is cheap. Two threads that do so at once get the same keys.
-        if self._keys is None:
-            self._keys = _library_keys(self._seed) or _PythonKeys(self._seed)
-        return self._keys
+        return _library_keys(self._seed) or _PythonKeys(self._seed)
 
 
 class _LibraryKeys(NamedTuple):
@@ -128,34 +120,24 @@ def _encoded(point: _Point) -> bytes:
 
 
 def _times_base(scalar: int) -> _Point:
-    """`scalar` times the base point: one addition for each digit that is not zero."""
-    scalar %= _ORDER
+    """`scalar` times the base point: one addition for each bit that is set."""
     point = _NEUTRAL
-    for multiples in _base_table():
-        digit = scalar & 15
-        scalar >>= 4
-        if digit > _HALF_RADIX:
-            scalar += 1
-            point = _subtract(point, multiples[16 - digit])
-        elif digit:
-            point = _add(point, multiples[digit])
+    for bit, multiple in enumerate(_base_table()):
+        if scalar >> bit & 1:
+            point = _add(point, multiple)
     return point
 
 
 @functools.cache
-def _base_table() -> list[list[_Addend]]:
-    """Row i holds the multiples 0…8 of 16**i times the base point."""
-    rows = []
+def _base_table() -> list[_Addend]:
+    """Element i is 2**i times the base point, for scalars below 2**255."""
+    table = []
     point = (_BASE_X, _BASE_Y, 1, _BASE_X * _BASE_Y % _P)
-    for _ in range(_DIGITS):
-        step = _addend(point)
-        row = [_addend(_NEUTRAL), step]
-        for _ in range(_HALF_RADIX - 1):
-            point = _add(point, step)
-            row.append(_addend(point))
-        rows.append(row)
-        point = _add(point, row[_HALF_RADIX])
-    return rows
+    for _ in range(255):
+        addend = _addend(point)
+        table.append(addend)
+        point = _add(point, addend)
+    return table
 
 
 def _addend(point: _Point) -> _Addend:
@@ -173,9 +155,3 @@ def _add(left: _Point, right: _Addend) -> _Point:
     d = z * z2 % _P
     e, f, g, h = b - a, d - c, d + c, b + a
     return e * f % _P, g * h % _P, f * g % _P, e * h % _P
-
-
-def _subtract(left: _Point, right: _Addend) -> _Point:
-    # The negative of a point has -X and -T: the first two parts are swapped, and 2dT changes its sign.
-    y_minus_x, y_plus_x, t2d, z2 = right
-    return _add(left, (y_plus_x, y_minus_x, -t2d, z2))

@@ -32,9 +32,7 @@ class Session(NamedTuple):
     """What came behind the PONG and is still to be handled (servers from 2.12 send a second INFO there)."""
 
 
-def establish(
-    address: ServerAddress, options: Options, on_dialed: Callable[[Transport], None] = lambda _: None
-) -> Session:
+def establish(address: ServerAddress, options: Options, on_dialed: Callable[[Transport], None]) -> Session:
     """Connect to `address`. `on_dialed` gets the pipe as soon as it exists, so that close() can abort it.
 
     Raises AuthorizationError, ProtocolError, TimeoutError, OSError (ssl.SSLError among them).
@@ -89,8 +87,6 @@ class _Handshake:
 
     def _first_info(self) -> dict[str, Any]:
         event = self._next_event()
-        if isinstance(event, Err):
-            raise server_error(event.text)
         if not isinstance(event, Info):
             raise ProtocolError("the server did not begin with INFO: is this a NATS server?")
         return event.fields
@@ -118,8 +114,6 @@ class _Handshake:
             event = self._next_event()
             if event is PONG:
                 return info
-            if isinstance(event, Err):
-                raise server_error(event.text)
             if isinstance(event, Info):
                 info = event.fields
 
@@ -131,7 +125,10 @@ class _Handshake:
             self._events.extend(self._parser.feed(data))
             if self._parser.error is not None and not self._events:
                 raise self._parser.error
-        return self._events.pop(0)
+        event = self._events.pop(0)
+        if isinstance(event, Err):
+            raise server_error(event.text)
+        return event
 
 
 def explain(error: BaseException) -> BaseException:

@@ -35,7 +35,6 @@ from ..errors import (
     TimeoutError,
 )
 from ..protocol import commands
-from ..protocol.parser import RawMessage
 from ..protocol.subjects import new_inbox
 from . import direct
 from .callbacks import CallbackRunner
@@ -77,6 +76,7 @@ class Link:
         self.outbox = Outbox(options.pending_size)
         self.router = Router()
         self.requests = Requests(self)
+        self.request = self.requests.request
         self.dialer = Dialer(options)
         self.reader = Reader(self, self.dialer)
         self.direct: direct.NoDirect = direct.NO_DIRECT
@@ -140,6 +140,8 @@ class Link:
         except BaseException:  # a signal handler raised: no caller gets to hold this connection
             self._give_up_opening()
             self.shut_down(None, goodbye=False)
+            if session is not None:
+                session.transport.close()  # the outbox may not have got it
             raise
 
     def _start_reader(self) -> None:
@@ -202,10 +204,11 @@ class Link:
             self.max_payload = limit
 
     def lost(self, error: Exception) -> bool:
-        """Reader thread: the session broke. True when there is to be another."""
+        """Reader thread: the session broke, by break_session() or `error`. True when there is to be another."""
         with self._lock:
             if self.status is Status.CLOSED:
                 return False
+            error = self._break_reason or error
             again = self.options.allow_reconnect and self.status is not Status.DRAINING
             if again:
                 self.status = Status.RECONNECTING
@@ -242,10 +245,6 @@ class Link:
                 self._break_reason = reason
         session.transport.abort()
         self.direct.recall()
-
-    def reason(self, otherwise: NatsError) -> NatsError:
-        """Why the session ended: what break_session() was given, or `otherwise`."""
-        return self._break_reason or otherwise
 
     # --- closing ------------------------------------------------------------------------------------
 
@@ -329,12 +328,6 @@ class Link:
             self.check_usable()  # says what closed it
             raise
 
-    def request(
-        self, subject: bytes, payload: bytes, timeout: float | None, block: bytes | None = None
-    ) -> RawMessage:
-        """The raw reply to a request. A reply that says "no responders" is returned like any other."""
-        return self.requests.request(subject, payload, timeout, block)
-
     def new_inbox(self) -> str:
         """A subject that no other client uses, to receive replies on."""
         return new_inbox(self.options.inbox_prefix)
@@ -373,16 +366,15 @@ class Link:
         with self._lock:
             if not self.router.holds(receiver):
                 return
-            if receiver.completed:
-                self.router.remove(receiver)
-                return
             self._remove(receiver)
-        self.outbox.flush()
+        if not receiver.completed:
+            self.outbox.flush()
 
     def _remove(self, receiver: Receiver) -> None:
         """UNSUB first: after a signal handler raised between the two, a second call repeats both."""
         assert self._lock.locked()
-        self.outbox.control(commands.unsubscribe(receiver.sid))
+        if not receiver.completed:
+            self.outbox.control(commands.unsubscribe(receiver.sid))
         self.router.remove(receiver)
 
     def soon(self, job: Callable[[], None]) -> None:

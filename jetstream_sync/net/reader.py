@@ -78,14 +78,11 @@ class Reader:
                     break
                 events = parser.feed(data)
         except OSError as error:
-            return self._reason(ConnectionLostError(f"{session.address.url}: {error}"))
+            return self._parting or ConnectionLostError(f"{session.address.url}: {error}")
         except Exception as error:
             log.exception("unexpected error in the reader thread; reconnecting")
             return error
-        return self._reason(ConnectionLostError(f"{session.address.url} closed the connection"))
-
-    def _reason(self, otherwise: NatsError) -> NatsError:
-        return self._link.reason(self._parting or otherwise)
+        return self._parting or ConnectionLostError(f"{session.address.url} closed the connection")
 
     def _handle(self, events: list[Event]) -> None:
         link = self._link

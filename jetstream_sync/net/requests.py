@@ -114,7 +114,9 @@ class Requests(ReplyInbox[ReplyWaiter]):
         self._link = link
         self._opened = False  # the SUB is queued: what is published from now on comes after it
 
-    def request(self, subject: bytes, payload: bytes, timeout: float | None, block: bytes | None) -> RawMessage:
+    def request(
+        self, subject: bytes, payload: bytes, timeout: float | None, block: bytes | None = None
+    ) -> RawMessage:
         """The raw reply to a request. A reply that says "no responders" is returned like any other."""
         link = self._link
         if not self._opened or self.refused is not None:

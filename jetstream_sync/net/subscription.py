@@ -1,13 +1,10 @@
 """A subscription: what users hold, and its receiver with the mailbox, the limits and the callback thread.
 
-  js-reader     calls deliver(). It alone counts what is buffered, from the mailbox's length and a ledger of runs:
-                taking a message costs the consuming thread nothing but the deque's own popleft.
-  js-sub-<sid>  with a callback only: takes messages and calls back. Started once the subscription is open, with no
-                lock held. Blocks in the mailbox and in user code. Ends when the mailbox is closed, which every end
-                of a subscription does: unsubscribe, drain, the limit, a denial, the connection's end.
-
-The receiver's registration and its auto-unsubscribe limit are guarded by Link's lock. There is no other lock here
-but the mailbox's own.
+js-reader calls deliver(). It alone counts what is buffered, from the mailbox's length and a ledger of runs: taking
+a message costs the consuming thread nothing but the deque's own popleft. js-sub-<sid>, with a callback only, takes
+messages and calls back. It ends when the mailbox is closed, which every end of a subscription does: unsubscribe,
+drain, the limit, a denial, the connection's end. There is no lock here but the mailbox's own; the auto-unsubscribe
+limit is guarded by Link's.
 """
 
 from __future__ import annotations

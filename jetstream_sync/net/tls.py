@@ -16,6 +16,7 @@ there does not say whether the message was encrypted. The length of OpenSSL's ou
 
 from __future__ import annotations
 
+import contextlib
 import ssl
 from _thread import allocate_lock
 from collections.abc import Callable
@@ -55,7 +56,10 @@ class TLSTransport:
             except ssl.SSLWantReadError:
                 done = False
             except ssl.SSLError:
-                self._send_alert()
+                # The server is told why its certificate was refused, as far as that goes without waiting.
+                self._wire.outgoing = self._encrypted.read()
+                with contextlib.suppress(OSError):
+                    self._wire.flush_now()
                 raise
             send_all(self._wire, self._encrypted.read(), deadline)
             if done:
@@ -64,14 +68,6 @@ class TLSTransport:
             if not data:
                 raise ConnectionResetError("the server closed the connection during the TLS handshake")
             self._incoming.write(data)
-
-    def _send_alert(self) -> None:
-        """Tell the server why its certificate was refused, as far as that goes without waiting."""
-        self._wire.outgoing = self._encrypted.read()
-        try:
-            self._wire.flush_now()
-        except OSError:
-            pass  # a courtesy only: the error that is being raised is what counts
 
     def recv(self) -> bytes:
         return self._receive(self._wire.recv)

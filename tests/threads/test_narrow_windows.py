@@ -294,6 +294,23 @@ def test_publisher_interrupted_while_it_opens_opens_once(
     eventually(lambda: not any(thread.is_alive() for thread in started))
 
 
+def test_connect_interrupted_before_the_session_is_in_use_leaves_no_socket(
+    nats_server: LocalServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The session is established; a signal handler raises before the outbox has its transport."""
+    clients = "/connz?state=open"
+
+    def interrupted(self: Link, info: dict[str, Any]) -> None:
+        raise Interrupted
+
+    before = nats_server.monitor(clients)["num_connections"]
+    monkeypatch.setattr(Link, "_use_info", interrupted)
+    with pytest.raises(Interrupted) as raised:
+        jetstream_sync.connect(nats_server.url)
+    eventually(lambda: nats_server.monitor(clients)["num_connections"] == before)
+    assert raised.tb is not None  # what holds the frames, and so the session
+
+
 # --- opening a receiver -------------------------------------------------------------------------------
 
 
