@@ -130,7 +130,8 @@ class DirectReceive(NoDirect):
         if phase is None or phase.callers or phase.recalled:
             if phase is not None:
                 self.recall()
-            return super().exchange(outbox, frame, size, reply, sid, wait)
+            outbox.publish(frame, size, keep=False)
+            return None
         raw = None
         try:
             phase.callers.append(reply)

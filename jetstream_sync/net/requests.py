@@ -119,11 +119,9 @@ class Requests(ReplyInbox[ReplyWaiter]):
     ) -> RawMessage:
         """The raw reply to a request. A reply that says "no responders" is returned like any other."""
         link = self._link
-        if not self._opened or self.refused is not None:
+        if not self._opened:
             link.open(self)
             self._opened = True
-            if self.refused is not None:
-                raise self.refused.with_traceback(None)
         waiting = ReplyWaiter(subject)
         reply, frame = self.new_reply(), None
         wait = FOREVER if timeout is None else min(timeout, FOREVER)
@@ -131,6 +129,9 @@ class Requests(ReplyInbox[ReplyWaiter]):
         try:
             # Pending before it is sent: the reader thread may have the reply at once.
             self.pending[reply] = waiting
+            if self.refused is not None:  # looked at second: denied() says so before it fails what is pending
+                link.check_usable()
+                raise self.refused.with_traceback(None)
             frame, size = link.frame(subject, payload, reply, block)
             raw = link.direct.exchange(link.outbox, frame, size, reply, self.sid, wait)
             if raw is not None:

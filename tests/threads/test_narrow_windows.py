@@ -371,3 +371,24 @@ def test_request_beside_the_one_that_opens_the_inbox_follows_its_sub(
         second = InThread(nc.request, "echo", b"2", timeout=3)
         assert first.result().data == b"1"
         assert second.result().data == b"2"
+
+
+def test_request_beside_the_denial_of_the_inbox_is_told_of_it(
+    nc: Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It finds nothing denied yet and is not pending when the reader fails what is: it would wait for nothing."""
+    nc.subscribe("echo", cb=lambda msg: msg.respond(msg.data))
+    assert nc.request("echo", b"1", timeout=5).data == b"1"
+    link = link_of(nc)
+    new_reply = link.requests.new_reply
+    denial = server_error(f'Permissions Violation for Subscription to "{link.requests.wire_subject.decode()}"')
+    assert isinstance(denial, PermissionsError)
+
+    def denied_meanwhile() -> bytes:
+        link.denied(denial)
+        return new_reply()
+
+    monkeypatch.setattr(link.requests, "new_reply", denied_meanwhile)
+    with pytest.raises(PermissionsError):
+        nc.request("echo", b"2", timeout=5)
+    assert not link.requests.pending
