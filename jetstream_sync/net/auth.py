@@ -192,25 +192,17 @@ def _from_credentials(credentials: Credentials) -> _Fields:
         seed_text = jwt_text if seed_path == jwt_path else _read(seed_path)
         return _jwt_in(jwt_text, jwt_path), _seed_in(seed_text, seed_path)
 
-    def fields(nonce: str | None) -> dict[str, str]:
-        jwt, key = _load_now(load)
-        return {"jwt": jwt, "sig": _base64url(key.sign(_required(nonce)))}
+    return _from_files(load, _jwt_fields)
 
-    load()
-    return fields
+
+def _jwt_fields(identity: tuple[str, KeyPair], nonce: str | None) -> dict[str, str]:
+    jwt, key = identity
+    return {"jwt": jwt, "sig": _base64url(key.sign(_required(nonce)))}
 
 
 def _from_seed_file(given: _PathLike) -> _Fields:
     path = _checked_path("nkeys_seed", given, "pass a seed itself as nkeys_seed_str")
-
-    def load() -> KeyPair:
-        return _seed_in(_read(path), path)
-
-    def fields(nonce: str | None) -> dict[str, str]:
-        return _nkey_fields(_load_now(load), nonce)
-
-    load()
-    return fields
+    return _from_files(lambda: _seed_in(_read(path), path), _nkey_fields)
 
 
 def _from_seed(seed: str) -> _Fields:
@@ -280,12 +272,18 @@ def _returned_signature(value: object) -> bytes:
 # --- files --------------------------------------------------------------------------------------
 
 
-def _load_now(load: Callable[[], _T]) -> _T:
-    """Read a file again at connect. It was valid before, so a failure is an AuthorizationError, no ValueError."""
-    try:
-        return load()
-    except ValueError as exc:
-        raise AuthorizationError(str(exc)) from exc
+def _from_files(load: Callable[[], _T], fields_of: Callable[[_T, str | None], dict[str, str]]) -> _Fields:
+    """Fields of what `load` reads: now, to check it, and again at each connect, where it fails as authorization."""
+
+    def fields(nonce: str | None) -> dict[str, str]:
+        try:
+            loaded = load()
+        except ValueError as exc:
+            raise AuthorizationError(str(exc)) from exc
+        return fields_of(loaded, nonce)
+
+    load()
+    return fields
 
 
 def _checked_path(option: str, path: _PathLike, hint: str) -> str:

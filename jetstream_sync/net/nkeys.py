@@ -12,7 +12,7 @@ from typing import NoReturn
 
 from .ed25519 import SEED_SIZE, SigningKey
 
-__all__ = ["ACCOUNT", "OPERATOR", "USER", "KeyPair", "encode_public_key", "encode_seed"]
+__all__ = ["ACCOUNT", "OPERATOR", "USER", "KeyPair", "encode_public_key"]
 
 # The first five bits become the first letter of the text (A = 0 … Z = 25).
 ACCOUNT = 0 << 3
@@ -62,16 +62,7 @@ class KeyPair:
 
 def encode_public_key(prefix: int, public_key: bytes) -> str:
     """The text of a public key of the kind `prefix` (`USER`, `ACCOUNT`, `OPERATOR`)."""
-    return _encode(bytes([prefix]) + public_key)
-
-
-def encode_seed(prefix: int, raw_seed: bytes) -> str:
-    """The text of a seed of the kind `prefix` (`USER`, `ACCOUNT`, `OPERATOR`)."""
-    # The five bits of the kind follow the five bits of the letter S, so they lie in two bytes.
-    return _encode(bytes([_SEED | prefix >> 5, (prefix & 31) << 3]) + raw_seed)
-
-
-def _encode(raw: bytes) -> str:
+    raw = bytes([prefix]) + public_key
     return base64.b32encode(raw + _checksum(raw)).decode("ascii").rstrip("=")
 
 
@@ -89,6 +80,7 @@ def _decode_seed(seed: str) -> tuple[int, bytes]:
         raise ValueError("not an nkey seed: its checksum does not match, a character is wrong or missing")
     if len(raw) != _SEED_PREFIX_SIZE + SEED_SIZE:
         raise ValueError("not an nkey seed: a seed has 58 characters")
+    # The five bits of the kind follow the five bits of the letter S, so they lie in two bytes.
     first, second = raw[:_SEED_PREFIX_SIZE]
     prefix = (first & 7) << 5 | second >> 3
     if first & 0b11111000 != _SEED or prefix not in _KINDS:

@@ -223,13 +223,11 @@ class Outbox:
 
         Raises TimeoutError; ConnectionClosedError when closed meanwhile: what was queued is lost then.
         """
-        if not self._room.wait_until(self._has_room, Deadline(timeout)):
-            raise TimeoutError("the server takes no more data")
-
-    def _has_room(self) -> bool:
+        in_time = self._room.wait_until(lambda: self._closed or not self.congested, Deadline(timeout))
         if self._closed:
             raise ConnectionClosedError()
-        return not self.congested
+        if not in_time:
+            raise TimeoutError("the server takes no more data")
 
     # --- the thread that changes the connection's state (the reader, or connect()'s caller) -----------------
 

@@ -22,14 +22,13 @@ class Pings:
         self._interval = interval
         self._most = most
         self._clock = clock
-        self._unanswered = 0  # by any PONG
-        self._next_at = clock() + interval
+        self.restart()
         self.waiters: deque[ReplyWaiter | None] = deque()
         """Who waits for each PONG, in order; None: a PING of the keep-alive."""
 
     def restart(self) -> None:
         """A new session begins."""
-        self._unanswered = 0
+        self._unanswered = 0  # by any PONG
         self._next_at = self._clock() + self._interval
 
     def take_waiters(self) -> deque[ReplyWaiter | None]:
