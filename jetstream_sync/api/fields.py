@@ -1,8 +1,8 @@
 """The codec of JetStream's configs and infos: one table of fields per class, one encoder, one decoder.
 
-A class lists its fields with `wire(kind)`. Fields that the server sends and the table does not name are kept in
-the object's `unknown_fields` and sent back. So a program that reads, modifies and updates a config loses no field
-of a newer server.
+A class lists its fields with `wire(form)`; a form is a type, a class of the codec, or a kind (`kinds.kind_of()`).
+Fields that the server sends and the table does not name are kept in the object's `unknown_fields` and sent back.
+So a program that reads, modifies and updates a config loses no field of a newer server.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from ..errors import JetStreamError
-from .kinds import Kind, Nested, bad_answer
+from .kinds import Kind, Nested, bad_answer, kind_of
 
 if TYPE_CHECKING:
     from typing_extensions import dataclass_transform
@@ -24,8 +24,6 @@ else:
         return lambda decorator: decorator
 
 
-__all__ = ["Config", "FieldSpec", "Info", "fields_of", "merged", "wire", "wire_object"]
-
 _Object = TypeVar("_Object", bound="_WireObject")
 _Config = TypeVar("_Config", bound="Config")
 
@@ -33,17 +31,17 @@ _Config = TypeVar("_Config", bound="Config")
 # --- the table ------------------------------------------------------------------------------------
 
 
-def described(kind: Kind, *, key: str = "", since: str = "", zero_is_default: bool = False) -> dict[str, Any]:
-    """The metadata of a field: its kind, its JSON name if it differs, the first server version that has it.
+def described(form: Any, *, key: str = "", since: str = "", zero_is_default: bool = False) -> dict[str, Any]:
+    """The metadata of a field: its form, its JSON name if it differs, the first server version that has it.
 
     `zero_is_default` marks a number for which the server replaces zero by its default.
     """
-    return {"kind": kind, "key": key, "since": since, "zero_is_default": zero_is_default}
+    return {"form": form, "key": key, "since": since, "zero_is_default": zero_is_default}
 
 
-def wire(kind: Kind, default: Any = None, *, key: str = "", since: str = "", zero_is_default: bool = False) -> Any:
-    """A dataclass field of the table. `default` is a value or, for lists and nested objects, a factory."""
-    metadata = described(kind, key=key, since=since, zero_is_default=zero_is_default)
+def wire(form: Any, default: Any = None, **facts: Any) -> Any:
+    """A dataclass field of the table. `default` is a value or a factory, `facts` are keywords of described()."""
+    metadata = described(form, **facts)
     if callable(default):
         return field(default_factory=default, metadata=metadata)
     return field(default=default, metadata=metadata)
@@ -63,22 +61,17 @@ class FieldSpec:
     """A row of the table: what the codec knows of one field."""
 
     def __init__(self, cls: type[Any], item: dataclasses.Field[Any]) -> None:
-        facts = item.metadata
         self.name = item.name
-        self.key: str = facts["key"] or item.name
-        self.kind: Kind = facts["kind"]
-        self.plain = self.kind.plain
-        self.is_object = isinstance(self.kind, Nested)
+        self.key: str = item.metadata["key"] or item.name
+        self.kind = kind_of(item.metadata["form"])
+        self.since: str = item.metadata["since"]
+        self.zero_is_default: bool = item.metadata["zero_is_default"]
         self.where = f"{cls.__name__}.{item.name}"
-        self.since: str = facts["since"]
-        self.zero_is_default: bool = facts["zero_is_default"]
+        # The JSON type of values that need no decoding; None when all do.
+        self.plain = self.kind.json_type if type(self.kind).decode is Kind.decode else None
+        self.is_object = isinstance(self.kind, Nested)
         self.default = _default_of(item)
         """A function that returns the default; None when the field is required."""
-
-    @property
-    def since_version(self) -> tuple[int, ...]:
-        """The first server version that has this field, as numbers; () for 2.10 and older."""
-        return tuple(int(part) for part in self.since.split(".")) if self.since else ()
 
 
 class _Table:
@@ -86,7 +79,7 @@ class _Table:
 
     def __init__(self, cls: type[Any]) -> None:
         items = dataclasses.fields(cls)
-        self.rows = tuple(FieldSpec(cls, item) for item in items if "kind" in item.metadata)
+        self.rows = tuple(FieldSpec(cls, item) for item in items if "form" in item.metadata)
         self.positional = [item.name for item in items if not item.kw_only]
         self.defaults = {item.name: _default_of(item) for item in items}
         self.compared = [item.name for item in items if item.compare]
@@ -223,11 +216,15 @@ class _WireObject(_Deferring):
         """The JSON object: the fields that are not None in the order of the table, then the unknown fields."""
         sent = {}
         for spec in fields_of(type(self)):
-            value = getattr(self, spec.name)
+            value = self._encoded(spec)
             if value is not None:
-                sent[spec.key] = spec.kind.encode(value)
+                sent[spec.key] = value
         sent.update(copy.deepcopy(self.unknown_fields))
         return sent
+
+    def _encoded(self, spec: FieldSpec) -> Any:
+        value = getattr(self, spec.name)
+        return None if value is None else spec.kind.encode(value)
 
     def __repr__(self) -> str:
         names = [spec.name for spec in fields_of(type(self))] + ["unknown_fields"]
@@ -276,21 +273,14 @@ class Config(_WireObject):
         if decoded is not None and not spec.kind.is_exact(value, decoded):
             values.setdefault("exact_wire", {})[spec.name] = value
 
-    def to_wire(self) -> dict[str, Any]:
-        """The JSON object to send, with every field checked and without those that are None."""
-        sent = {}
-        for spec in fields_of(type(self)):
-            value = _checked(spec, getattr(self, spec.name))
-            if value is not None:
-                sent[spec.key] = self._exactly(spec, value)
-        sent.update(copy.deepcopy(self.unknown_fields))
-        return sent
-
     def validate(self) -> None:
         """Check every field, as `to_wire()` does. Raises TypeError, ValueError, BadSubjectError."""
         self.to_wire()
 
-    def _exactly(self, spec: FieldSpec, value: Any) -> Any:
+    def _encoded(self, spec: FieldSpec) -> Any:
+        value = _checked(spec, getattr(self, spec.name))
+        if value is None:
+            return None
         exact = self.exact_wire.get(spec.name)
         if exact is not None and spec.kind.decode(exact, spec.where) == value:
             return copy.copy(exact)
