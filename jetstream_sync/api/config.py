@@ -12,8 +12,6 @@ from datetime import datetime
 from .fields import Config, FieldSpec, described, fields_of, wire, wire_object
 from .kinds import INT32, INT64, LITERAL_SUBJECT, NAME, NONEMPTY_SUBJECT, QUEUE, SUBJECT, UINT64, WireEnum
 
-# --- policies -------------------------------------------------------------------------------------
-
 
 class RetentionPolicy(WireEnum):
     """When a stream removes messages."""
@@ -110,9 +108,6 @@ class PriorityPolicy(WireEnum):
     """The client with the lowest priority number first. Since 2.12."""
 
 
-# --- parts of a stream's config -------------------------------------------------------------------
-
-
 @wire_object
 class Placement(Config):
     """Where in the cluster a stream is stored."""
@@ -197,9 +192,6 @@ class StreamConsumerLimits(Config):
     """The highest `max_ack_pending` of a consumer."""
 
 
-# --- streams --------------------------------------------------------------------------------------
-
-
 @wire_object
 class StreamConfig(Config):
     """The configuration of a stream."""
@@ -282,9 +274,6 @@ class StreamConfig(Config):
     """Accept fast batches, whose messages are acknowledged together. Default false. Since 2.14."""
     metadata: dict[str, str] | None = wire({str: str})
     """Notes of the application, up to 128 KiB. Keys that begin with `_nats.` are the server's."""
-
-
-# --- consumers ------------------------------------------------------------------------------------
 
 
 @wire_object

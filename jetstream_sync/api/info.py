@@ -16,8 +16,6 @@ from .config import ConsumerConfig, ExternalStream, Placement, RetentionPolicy, 
 from .fields import Info, described, wire, wire_object
 from .kinds import AGE
 
-# --- publishing and stored messages ---------------------------------------------------------------
-
 
 @dataclass(slots=True, repr=False)  # with a generated constructor, which is faster: every publish returns one
 class PubAck(Info):
@@ -53,9 +51,6 @@ class RawStreamMsg(Info):
     """The headers; None if it has none."""
     time: datetime | None = wire(datetime)
     """When it was stored."""
-
-
-# --- clusters -------------------------------------------------------------------------------------
 
 
 @wire_object
@@ -136,9 +131,6 @@ class ClusterInfo(Info):
     """The other servers that hold it."""
     desired: DesiredCluster | None = wire(DesiredCluster, since="2.15")
     """Where it is being moved to; None when it is not. Since 2.15."""
-
-
-# --- streams --------------------------------------------------------------------------------------
 
 
 @wire_object
@@ -237,9 +229,6 @@ class StreamInfo(Info):
     """When the server created this report."""
 
 
-# --- consumers ------------------------------------------------------------------------------------
-
-
 @wire_object
 class SequenceInfo(Info):
     """A position of a consumer."""
@@ -312,9 +301,6 @@ class ConsumerPause(Info):
     """Until when it is paused."""
     pause_remaining: float = wire(float, 0.0)
     """For how many more seconds it is paused."""
-
-
-# --- the account ----------------------------------------------------------------------------------
 
 
 @wire_object
