@@ -136,10 +136,3 @@ class MessageStream:
         if not self._endless.link.forked:
             self._endless.end(SubscriptionClosedError("the message stream was stopped"), discard=True)
             self._endless.join(JOIN_SECONDS)
-
-
-def start_messages(endless: Endless) -> MessageStream:
-    """Start a feed and return what users take its messages from."""
-    stream = MessageStream(endless)  # first: interrupted after the start, it is dropped, which ends the feed
-    endless.start()
-    return stream
