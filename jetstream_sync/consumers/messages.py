@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from datetime import timedelta
-from types import TracebackType
+from typing import Any
 
 from .._deadline import Deadline
 from .._threads import detached
@@ -130,9 +130,7 @@ class MessageStream:
     def __enter__(self) -> MessageStream:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: Any) -> None:
         if not self._endless.link.forked:
             self._endless.end(SubscriptionClosedError("the message stream was stopped"), discard=True)
             self._endless.join(JOIN_SECONDS)
