@@ -158,7 +158,7 @@ class PullConsumer(ABC):
             max_messages, max_bytes, expires, idle_heartbeat, threshold_messages, threshold_bytes, chosen
         )
         feed = self._endless(options, check_on_reconnect, on_error, max_workers)
-        return start_consume(feed, callback, max_workers=max_workers, auto_progress=auto_progress)
+        return start_consume(feed, callback, max_workers, auto_progress)
 
 
 class Consumer(PullConsumer):

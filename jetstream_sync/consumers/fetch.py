@@ -5,7 +5,6 @@ The consuming thread does everything; another one may close a batch, and the gar
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -161,12 +160,8 @@ def next_message(target: PullTarget, options: FetchOptions) -> JetStreamMessage 
     queue, and the server is told with the subscription to end it after one.
     """
     expires, priority, link = options.expires, options.priority, target.link
-    if options.heartbeat_ns:
-        clock: HeartbeatClock | None = heartbeat_clock(options)
-        pull = Pull(target, Mailbox(before_wait=link.outbox.flush))
-    else:
-        clock = None
-        pull = Pull(target, Slot(), limit=1)
+    clock = heartbeat_clock(options)
+    pull = Pull(target, Mailbox(before_wait=link.outbox.flush)) if clock else Pull(target, Slot(), limit=1)
     deadline = Deadline(expires + client_grace(expires))
     message = None
     try:
@@ -197,4 +192,4 @@ def next_message(target: PullTarget, options: FetchOptions) -> JetStreamMessage 
 
 
 def heartbeat_clock(options: FetchOptions) -> HeartbeatClock | None:
-    return HeartbeatClock(options.heartbeat, clock=time.monotonic) if options.heartbeat else None
+    return HeartbeatClock(options.heartbeat) if options.heartbeat else None

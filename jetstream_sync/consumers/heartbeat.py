@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import time
+
+from .._deadline import Clock
 
 PULL_FACTOR = 2  # ADR-37: two heartbeats missed
 PUSH_FACTOR = 3  # ADR-15: nothing for three intervals
@@ -16,10 +18,10 @@ class HeartbeatClock:
     silence lasts, the alarm repeats after each window. While the clock is paused there is no alarm: when
     disconnected, or when no pull is at the server, no heartbeat can come. `resume()` starts a full window.
 
-    Not thread-safe: the caller holds the owner's lock. Nothing here blocks.
+    Nothing here blocks.
     """
 
-    def __init__(self, interval: float, factor: int = PULL_FACTOR, *, clock: Callable[[], float]) -> None:
+    def __init__(self, interval: float, factor: int = PULL_FACTOR, *, clock: Clock = time.monotonic) -> None:
         self.window = interval * factor
         self._clock = clock
         self.paused = False

@@ -26,7 +26,7 @@ from .chain import Chain
 from .consumer import ErrorCallback, PullConsumer
 from .fetch import MessageBatch
 from .ordered_feed import OrderedFeed, OrderedStream, ordered_fetch, ordered_next
-from .pull_options import ConsumeOptions, FetchOptions, Priority
+from .pull_options import ConsumeOptions, FetchOptions, Priority, check_integer
 
 # Creating the consumer again would get the same reply.
 DEFINITE = (StreamNotFoundError, BadRequestError, PermissionsError, ConnectionClosedError, ForkError)
@@ -82,6 +82,7 @@ class OrderedConsumer(PullConsumer):
         """`fields` are checked at once: ConsumerConfigError names one that an ordered consumer cannot have."""
         if name_prefix is not None:
             valid_name("name_prefix", name_prefix)
+        check_integer(max_reset_attempts, "max_reset_attempts", 1)
         self._api = ConsumerApi(client)
         self._chain = Chain(
             client,
@@ -89,7 +90,7 @@ class OrderedConsumer(PullConsumer):
             ordered_config(fields),
             definite=DEFINITE,
             name_prefix=name_prefix,
-            max_attempts=_checked_attempts(max_reset_attempts),
+            max_attempts=max_reset_attempts,
         )
 
     @property
@@ -182,13 +183,3 @@ def _check_filters(config: ConsumerConfig) -> None:
         )
     if config.deliver_policy == DeliverPolicy.LAST_PER_SUBJECT and not config.filter_subject:
         config.filter_subjects = config.filter_subjects or [">"]  # the server wants one
-
-
-def _checked_attempts(attempts: int | None) -> int | None:
-    if attempts is None:
-        return None
-    if isinstance(attempts, bool) or not isinstance(attempts, int):
-        raise TypeError(f"max_reset_attempts must be an int or None, not {type(attempts).__name__}")
-    if attempts < 1:
-        raise ValueError(f"max_reset_attempts must be at least 1, or None for no limit: {attempts}")
-    return attempts

@@ -91,11 +91,8 @@ class PullOwner(Protocol):
     """Is told of the connection in place of a pull that outlives a session."""
 
     def disconnected(self) -> None: ...
-
     def reconnected(self) -> None: ...
-
     def closed(self, error: NatsError) -> None: ...
-
     def publish_denied(self, error: PermissionsError) -> None: ...
 
 
@@ -186,8 +183,12 @@ class Pull(Receiver):
         box: ConnectionLostError, PermissionsError, ConnectionClosedError, SubscriptionClosedError after end().
         """
         while True:
+            left = deadline.remaining()
+            if clock is not None:
+                clock.reset(self.last_arrival)
+                left = min(deadline.wait_time(), clock.remaining() or 0.0)
             try:
-                return self.box.get(deadline.remaining() if clock is None else self._until_alarm(deadline, clock))
+                return self.box.get(left)
             except TimeoutError:
                 pass  # and not from here: what is raised would carry this error as its context
             connected = self.link.connected
@@ -200,12 +201,6 @@ class Pull(Receiver):
                 # Made while disconnected, the pull waits for the next session, and so do the heartbeats.
                 if clock.due() and connected:
                     raise MissedHeartbeatError(clock.silence)
-
-    def _until_alarm(self, deadline: Deadline, clock: HeartbeatClock) -> float:
-        clock.reset(self.last_arrival)
-        silence = clock.remaining() or 0.0
-        left = deadline.remaining()
-        return silence if left is None else min(left, silence)
 
     def drain(self, deadline: Deadline) -> None:
         """Remove the interest and wait until everything that the server sent before has come."""

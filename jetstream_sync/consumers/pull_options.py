@@ -66,9 +66,9 @@ class Priority(NamedTuple):
             raise TypeError(f"group must be a str, not {type(group).__name__}")
         if group == "":
             raise ValueError("group must not be empty")
-        _integer(min_pending, "min_pending", 1)
-        _integer(min_ack_pending, "min_ack_pending", 1)
-        _integer(priority, "priority", 0, 9)
+        check_integer(min_pending, "min_pending", 1)
+        check_integer(min_ack_pending, "min_ack_pending", 1)
+        check_integer(priority, "priority", 0, 9)
         if group is None:
             raise ValueError("min_pending, min_ack_pending and priority need a priority group: give group")
         return cls(group, min_pending, min_ack_pending, priority)
@@ -137,8 +137,8 @@ class FetchOptions(NamedTuple):
         heartbeat. By default only a pull of more than 30 s has a heartbeat: half of expires, at most 30 s; 0
         means none.
         """
-        _integer(max_messages, "max_messages", 1)
-        _integer(max_bytes, "max_bytes", 1)
+        check_integer(max_messages, "max_messages", 1)
+        check_integer(max_bytes, "max_bytes", 1)
         if max_messages is None and max_bytes is None:
             raise ValueError("a fetch needs max_messages or max_bytes")
         batch = BATCH_FOR_BYTES if max_messages is None else max_messages
@@ -194,8 +194,8 @@ class ConsumeOptions(NamedTuple):
 
         Beside max_bytes, a max_messages of 500 counts as not given: it is the default of the public methods.
         """
-        _integer(max_messages, "max_messages", 1)
-        _integer(max_bytes, "max_bytes", 1)
+        check_integer(max_messages, "max_messages", 1)
+        check_integer(max_bytes, "max_bytes", 1)
         if max_bytes is None:
             max_messages = DEFAULT_MAX_MESSAGES if max_messages is None else max_messages
         elif max_messages is None or max_messages == DEFAULT_MAX_MESSAGES:
@@ -230,7 +230,8 @@ class ConsumeOptions(NamedTuple):
         return pull_body(batch, self.expires_ns, max_bytes, self.heartbeat_ns, False, self.priority, pin_id)
 
 
-def _integer(value: int | None, name: str, low: int, high: int = _INT64_MAX) -> None:
+def check_integer(value: int | None, name: str, low: int, high: int = _INT64_MAX) -> None:
+    """Raises TypeError or ValueError that names the option; None passes."""
     if value is None:
         return
     if isinstance(value, bool) or not isinstance(value, int):
@@ -269,7 +270,7 @@ def _threshold(threshold: int | None, unit: str, limit: int | None) -> int | Non
         return None
     if threshold is None:
         return max(1, limit // 2)
-    _integer(threshold, name, 1)
+    check_integer(threshold, name, 1)
     if threshold > limit:
         raise ValueError(f"{name} must be at most max_{unit}: {threshold} of {limit}")
     return threshold

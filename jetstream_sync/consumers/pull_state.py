@@ -250,29 +250,23 @@ class Backoff:
     MOST = 1.0  # a cluster elects a leader within seconds: a longer wait would only prolong the outage
 
     def __init__(self) -> None:
-        self._refusals = 0
-        self._last = float("-inf")
-        self._next = float("-inf")
-
-    @property
-    def refusals(self) -> int:
-        """Refusals since the last delivered message."""
-        return self._refusals
+        self.refusals = 0  # since the last delivered message
+        self._last = self._next = float("-inf")
 
     def refused(self, at: float) -> None:
         """A pull was refused at `at`: set when the next one may be sent."""
-        delay = min(self.MOST, self.FIRST * 2 ** min(self._refusals - 1, 8)) if self._refusals else 0.0
-        self._refusals += 1
+        delay = min(self.MOST, self.FIRST * 2 ** min(self.refusals - 1, 8)) if self.refusals else 0.0
+        self.refusals += 1
         self._next = max(self._next, at + delay, self._last + self.FIRST)
         self._last = self._next
 
     def delivered(self) -> None:
         """A message arrived: pulls are served again."""
-        self._refusals = 0
+        self.refusals = 0
 
     def reset(self) -> None:
         """After a reconnect: the next pull may be sent at once."""
-        self._refusals = 0
+        self.refusals = 0
         self._next = float("-inf")
 
     def remaining(self, at: float) -> float:

@@ -92,7 +92,7 @@ class Refill(Endless):
         self._lock = allocate_lock()
         self._state = PullState(options)
         self._backoff = Backoff()
-        self._clock = HeartbeatClock(options.heartbeat, clock=time.monotonic)
+        self._clock = HeartbeatClock(options.heartbeat)
         self._connected = self._needs_check = self._delivered_since_oversize = self._discard = False
         self._epoch = 0  # how many sessions were lost
         self._answers_read = 0
@@ -290,13 +290,10 @@ class Refill(Endless):
 
     def look(self) -> float:
         """Do what is due; returns after how many seconds to look again unless woken up before."""
-        silence = self._missed_heartbeat()
-        if silence is not None:
-            self.report(MissedHeartbeatError(silence))
+        self._check_heartbeat()
         self._pull_if_due()
-        with self._lock:
-            needs_check, self._needs_check = self._needs_check, False
-        if needs_check and self.ended is None:
+        if self._needs_check and self.ended is None:
+            self._needs_check = False  # first: another reconnect sets it again, after a new epoch
             spawn(f"check-{self.number}", self._run_check, self._epoch)
         return self._next_look()
 
@@ -346,18 +343,18 @@ class Refill(Endless):
             self._clock.resume()
             self._wakeup.set()  # js-refill sleeps without an end while the clock is paused
 
-    def _missed_heartbeat(self) -> float | None:
-        """The length of a silence that is too long; the counters are then reset for a new pull."""
+    def _check_heartbeat(self) -> None:
+        """Report a silence that is too long, and reset the counters for a new pull."""
         with self._lock:
             self._clock.reset(self.pull.last_arrival)
             if not self._may_pull() or not self._clock.due():
-                return None
+                return
             if not self._expects_heartbeat():
                 self._clock.pause()  # until a status is read or a pull is sent
-                return None
+                return
             silence = self._clock.silence
             self._reset_to_unread()
-            return silence
+        self.report(MissedHeartbeatError(silence))
 
     def _expects_heartbeat(self) -> bool:
         """Whether the server has a pull of ours. An unread status may have ended it; what is unread was sent."""
