@@ -70,12 +70,8 @@ class User(Protocol):
 
 def behind(template: ConsumerConfig, position: int) -> ConsumerConfig:
     """The resume rule of ordered reading: a later generation begins right behind the last message."""
-    return dataclasses.replace(
-        template,
-        deliver_policy=DeliverPolicy.BY_START_SEQUENCE,
-        opt_start_seq=position + 1,
-        opt_start_time=None,
-    )
+    policy = DeliverPolicy.BY_START_SEQUENCE
+    return dataclasses.replace(template, deliver_policy=policy, opt_start_seq=position + 1, opt_start_time=None)
 
 
 class Chain:

@@ -48,7 +48,7 @@ from ..protocol.headers import Status, header_value
 from ..protocol.parser import RawMessage
 from ..protocol.subjects import publish_subject, queue_name
 from .pull import ArrivedStatus
-from .push_watch import FlowControl, PushWatch, Sequences
+from .push_watch import PushWatch, Sequences
 from .status import PushAction, classify, read_status, to_error
 from .take import take_one
 
@@ -94,7 +94,7 @@ class PushInbound(Inbound):
         self._turn = threading.RLock()
         self._not_messages = 0  # statuses and marks that were taken
         self._sequences = Sequences()
-        self._flow = FlowControl()
+        self._flow_answered: bytes | None = None  # the server repeats a request until it is answered
         self._watch: PushWatch | None = None
         self._attached = False
         self._owner_lock = allocate_lock()
@@ -159,7 +159,7 @@ class PushInbound(Inbound):
         self._not_messages += 1
         if arrived is RECONNECTED:
             self._sequences.forget()
-            self._flow.forget()
+            self._flow_answered = None  # the reply may have been lost with the session
             return
         if arrived[0] != self.wire_subject:
             return  # of the consumer before
@@ -200,12 +200,12 @@ class PushInbound(Inbound):
                 self.link.report(gap)
 
     def _answer_flow_control(self, subject: bytes) -> None:
-        if self._flow.is_new(subject):
+        if subject != self._flow_answered:
             try:
                 self.link.outbox.publish(commands.publish(subject, b""), 0, keep=False)
             except NatsError:
                 return  # not connected: a heartbeat will repeat the request
-            self._flow.answered(subject)
+            self._flow_answered = subject
 
     # --- ending -------------------------------------------------------------------------------------
 

@@ -1,7 +1,6 @@
-"""What a push subscription watches beside its messages (ADR-9, ADR-15): sequences, flow control, heartbeats.
+"""What a push subscription watches beside its messages (ADR-9, ADR-15): sequences and heartbeats.
 
-`Sequences` and `FlowControl` are pure and belong to the consuming thread whose turn it is. `PushWatch` is a
-thread:
+`Sequences` is pure and belongs to the consuming thread whose turn it is. `PushWatch` is a thread:
 
   js-push-<n>  started with a subscription that has heartbeats. It alone uses the heartbeat clock. Blocks until
                it is woken, at most until the next alarm, and in `on_silence` and `on_wake`. Ends after stop(),
@@ -71,25 +70,6 @@ class Sequences:
             return None
         stream_seq = int(last_stream) if last_stream is not None and last_stream.isdigit() else 0
         return SequenceMismatchError(last, told, stream_seq=stream_seq)
-
-
-class FlowControl:
-    """Which flow-control subject was answered last: each is answered once, however often the server repeats it."""
-
-    __slots__ = ("_answered",)
-
-    def __init__(self) -> None:
-        self._answered: bytes | None = None
-
-    def is_new(self, subject: bytes) -> bool:
-        return subject != self._answered
-
-    def answered(self, subject: bytes) -> None:
-        self._answered = subject
-
-    def forget(self) -> None:
-        """A new connection: the reply may have been lost with the old one."""
-        self._answered = None
 
 
 class PushWatch:
