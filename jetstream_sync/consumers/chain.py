@@ -110,7 +110,7 @@ class Chain:
         self.name = ""
         """The name of the generation that exists, or may exist; empty when there is none."""
         self.lost = False
-        """The present generation cannot be relied on: nothing more of it is handed out."""
+        """The present generation cannot be relied on: nothing more of it is handed out. Set by any thread."""
         self._wire_name = b""
         self._api = ConsumerApi(client)
         self._template = template
@@ -315,11 +315,6 @@ class Chain:
             except NatsError:
                 pass  # closed, or much is waiting to be sent: inactive_threshold removes it
             self._dropped.pop(name, None)  # last: interrupted by a signal handler, the next call repeats it
-
-    def lose(self) -> None:
-        """The present generation cannot be relied on any more."""
-        with self._lock:
-            self.lost = True
 
     def record_failure(self) -> None:
         """A generation was lost or could not be created: happening again and again, the next try waits."""

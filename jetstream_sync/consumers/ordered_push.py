@@ -110,12 +110,12 @@ class OrderedPushInbound(PushInbound):
     # --- reader thread ------------------------------------------------------------------------------
 
     def _on_new_session(self) -> None:
-        self._chain.lose()
+        self._chain.lost = True
 
     # --- js-push ------------------------------------------------------------------------------------
 
     def _on_silence(self, silence: float) -> None:
-        self._chain.lose()
+        self._chain.lost = True
         super()._on_silence(silence)
 
     def _on_wake(self) -> None:
@@ -143,7 +143,7 @@ class OrderedPushInbound(PushInbound):
                 self.link.close(self)
                 self.finish(error)
                 return
-            chain.lose()
+            chain.lost = True
             if not isinstance(error, ConnectionLostError):  # which has been reported as what it is
                 self.link.report(error)
         chain.delete_dropped()
