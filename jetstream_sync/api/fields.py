@@ -22,13 +22,9 @@ _Object = TypeVar("_Object", bound="_WireObject")
 _Config = TypeVar("_Config", bound="Config")
 
 
-# --- the table ------------------------------------------------------------------------------------
-
-
 def described(form: Any, *, key: str = "", since: str = "", zero_is_default: bool = False) -> dict[str, Any]:
-    """The metadata of a field: its form, its JSON name if it differs, the first server version that has it.
-
-    `zero_is_default` marks a number for which the server replaces zero by its default.
+    """The metadata of a field: its form, its JSON name if it differs, the first server version that has it, and
+    whether the server replaces zero by its default.
     """
     return {"form": form, "key": key, "since": since, "zero_is_default": zero_is_default}
 
@@ -109,9 +105,6 @@ def _default_of(item: dataclasses.Field[Any]) -> Callable[[], Any] | None:
     if item.default is not dataclasses.MISSING:
         return lambda: item.default
     return None
-
-
-# --- the objects ----------------------------------------------------------------------------------
 
 
 class _Deferring:
@@ -282,20 +275,14 @@ def _checked(spec: FieldSpec, value: Any) -> Any:
     return spec.default()
 
 
-# --- arguments of calls ---------------------------------------------------------------------------
-
-
 def merged(cls: type[_Config], config: _Config | Mapping[str, Any] | None, fields: Mapping[str, Any]) -> _Config:
     """The config that a caller passed: as an object, as a dict of fields, as keywords, or as a mix of these.
 
     The keywords in `fields` override those of `config`, which is not changed. Raises TypeError for a field that
     does not exist.
     """
-    own_fields = copy.deepcopy(dict(fields))
-    if config is None:
-        return cls(**own_fields)
     if isinstance(config, cls):
-        return dataclasses.replace(copy.deepcopy(config), **own_fields)
-    if isinstance(config, Mapping):
-        return cls(**{**copy.deepcopy(dict(config)), **own_fields})
+        return dataclasses.replace(copy.deepcopy(config), **copy.deepcopy(dict(fields)))
+    if config is None or isinstance(config, Mapping):
+        return cls(**copy.deepcopy({**(config or {}), **fields}))
     raise TypeError(f"expected {cls.__name__}, a dict of its fields, or keywords, not {type(config).__name__}")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import concurrent.futures
-import time
 from _thread import allocate_lock
 from concurrent.futures import Future
 from threading import Condition
@@ -99,8 +98,7 @@ class PubAckFuture(Future[PubAck]):
             for waiter in self._waiters:  # of concurrent.futures.wait and as_completed
                 self._read()
                 (waiter.add_result if self._exception is None else waiter.add_exception)(self)
-            callbacks = bool(self._done_callbacks)
-        if callbacks:
+        if self._done_callbacks:  # none can be added any more
             self._publisher.submit(self._invoke_callbacks)  # type: ignore[attr-defined]
 
     def result(self, timeout: float | None = None) -> PubAck:
@@ -143,13 +141,9 @@ class PubAckFuture(Future[PubAck]):
 
     def _wait(self, timeout: float | None) -> None:
         self._publisher.flush()
-        deadline = None if timeout is None else time.monotonic() + timeout
         with self._condition:
-            while self._state == _PENDING:
-                left = None if deadline is None else deadline - time.monotonic()
-                if left is not None and left <= 0:
-                    raise concurrent.futures.TimeoutError()
-                self._condition.wait(left)
+            if not self._condition.wait_for(self.done, timeout):
+                raise concurrent.futures.TimeoutError()
 
     def __repr__(self) -> str:
         self._read()
