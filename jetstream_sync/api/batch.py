@@ -92,7 +92,6 @@ class PublishBatch:
         self._add(publish_subject(subject), payload, VERSION_LINE if block is None else block[:-2])
 
     def _add(self, subject: bytes, payload: bytes, block: bytes) -> None:
-        """Add a message whose subject and header block (without its blank line) are known to be valid."""
         if self._closed:
             raise ValueError("this batch is committed or discarded: begin another one")
         if len(self._entries) >= MAX_BATCH:

@@ -17,7 +17,6 @@ from .kinds import bad_answer
 
 DEFAULT_PREFIX = "$JS.API"
 _WILDCARDS = frozenset("*>")
-_NOT_ENABLED = 10076  # the err_code of a server without JetStream
 
 
 class ApiClient:
@@ -51,7 +50,7 @@ class ApiClient:
         raw = self.request_raw(subject, body, timeout)
         if not raw[3] and is_no_responders(raw[2]):
             text = f"no reply on {subject}: JetStream is not enabled there (server, account or domain)"
-            raise JetStreamNotEnabledError(503, _NOT_ENABLED, text)
+            raise JetStreamNotEnabledError(503, 10076, text)
         try:
             answer = json.loads(raw[3])
         except (ValueError, RecursionError):

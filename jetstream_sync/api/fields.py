@@ -24,8 +24,7 @@ _Config = TypeVar("_Config", bound="Config")
 
 def described(form: Any, *, key: str = "", since: str = "", zero_is_default: bool = False) -> dict[str, Any]:
     """The metadata of a field: its form, its JSON name if it differs, the first server version that has it, and
-    whether the server replaces zero by its default.
-    """
+    whether the server replaces zero by its default."""
     return {"form": form, "key": key, "since": since, "zero_is_default": zero_is_default}
 
 
@@ -65,8 +64,7 @@ class FieldSpec:
         self.is_object = isinstance(self.kind, Nested)
         # Whether a wire form that is more precise than the Python form is kept, to be sent back.
         self.keeps_exact = self.kind.lossy and issubclass(cls, Config)
-        self.default = _default_of(item)
-        """A function that returns the default; None when the field is required."""
+        self.default = _default_of(item)  # None when the field is required
 
 
 class _Table:
@@ -100,6 +98,7 @@ def fields_of(cls: type[Any]) -> tuple[FieldSpec, ...]:
 
 
 def _default_of(item: dataclasses.Field[Any]) -> Callable[[], Any] | None:
+    """A function that returns the default of a field; None when it has none."""
     if item.default_factory is not dataclasses.MISSING:
         return item.default_factory
     if item.default is not dataclasses.MISSING:
@@ -140,8 +139,7 @@ class _WireObject(_Deferring):
                 else:
                     raise TypeError(f"{name_of_class}() missing a required argument: {name!r}")
             if fields:
-                unknown = next(iter(fields))
-                raise TypeError(f"{name_of_class}() got an unexpected keyword argument {unknown!r}")
+                raise TypeError(f"{name_of_class}() got an unexpected keyword argument {next(iter(fields))!r}")
 
     def __eq__(self, other: object) -> bool:
         if type(other) is not type(self):
@@ -232,10 +230,8 @@ def _restore(cls: type[_Object], values: dict[str, Any]) -> _Object:
 class Info(_WireObject):
     """Data that the server sends. Values are not checked when a field is set."""
 
-    _DEFERS: ClassVar[bool] = True
-    _ENVELOPE: ClassVar[frozenset[str]] = frozenset(
-        {"type", "error", "total", "offset", "limit", "did_create", "success"}
-    )
+    _DEFERS = True
+    _ENVELOPE = frozenset({"type", "error", "total", "offset", "limit", "did_create", "success"})
 
 
 @wire_object

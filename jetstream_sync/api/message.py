@@ -18,7 +18,6 @@ from ..protocol.parser import RawMessage
 from .kinds import nanoseconds
 
 ACK_PREFIX = b"$JS.ACK."
-
 ACK = b"+ACK"
 NAK = b"-NAK"
 TERM = b"+TERM"

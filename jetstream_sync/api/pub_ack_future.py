@@ -23,7 +23,6 @@ REPLACED_FIELDS = ("_condition", "_state", "_result", "_exception", "_waiters", 
 USED_METHODS = ("_invoke_callbacks",)
 _PENDING = "PENDING"
 _FINISHED = "FINISHED"
-
 _making_condition = allocate_lock()
 
 

@@ -18,16 +18,14 @@ from .client import raise_error_of
 from .info import PubAck
 from .kinds import at_least, bad_answer
 
+Duration = float | timedelta
+
 MSG_ID = "Nats-Msg-Id"
-
-# However many tries there are to be: an answer under load may well take some hundred milliseconds.
+# However many tries there are to be: a reply under load may well take some hundred milliseconds.
 MIN_TRY_SECONDS = 1.0
-
-# Answers that say that nothing was stored and that trying again helps: no leader at the moment (10008, 10009),
+# Error codes that say that nothing was stored and that trying again helps: no leader at the moment (10008, 10009),
 # stream offline (10118), other messages for the same subject on their way (10163).
 _REFUSED_FOR_NOW = frozenset({10008, 10009, 10118, 10163})
-
-Duration = float | timedelta
 
 
 def publish_block(

@@ -34,7 +34,6 @@ from .pub_ack_future import PubAckFuture, complete_all
 from .publish import Duration
 
 DEFAULT_MAX_PENDING = 4000
-
 _NEVER = float("inf")  # on the monotonic clock
 
 
