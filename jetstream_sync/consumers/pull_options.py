@@ -14,17 +14,6 @@ from typing import NamedTuple
 from .._deadline import seconds
 from ..protocol.parser import RawMessage
 
-__all__ = [
-    "BATCH_FOR_BYTES",
-    "DEFAULT_MAX_MESSAGES",
-    "ConsumeOptions",
-    "FetchOptions",
-    "Priority",
-    "client_grace",
-    "message_size",
-    "pull_body",
-]
-
 Duration = float | timedelta
 
 DEFAULT_MAX_MESSAGES = 500
@@ -36,43 +25,6 @@ _MIN_CONSUME_EXPIRES = _SECOND
 _MIN_CONSUME_HEARTBEAT = _SECOND // 2
 _MAX_HEARTBEAT = 30 * _SECOND
 _FETCH_HEARTBEAT_FROM = 30 * _SECOND  # a fetch longer than this has heartbeats unless told otherwise
-
-
-def pull_body(
-    *,
-    batch: int,
-    expires_ns: int = 0,
-    max_bytes: int = 0,
-    heartbeat_ns: int = 0,
-    no_wait: bool = False,
-    group: str | None = None,
-    min_pending: int | None = None,
-    min_ack_pending: int | None = None,
-    pin_id: str | None = None,
-    priority: int | None = None,
-) -> bytes:
-    """The JSON body of a pull request; what is unset is not sent."""
-    # Text put together: an encoder would take longer than all the rest of a pull.
-    body = f'{{"batch":{batch}'
-    if expires_ns:
-        body += f',"expires":{expires_ns}'
-    if max_bytes:
-        body += f',"max_bytes":{max_bytes}'
-    if heartbeat_ns:
-        body += f',"idle_heartbeat":{heartbeat_ns}'
-    if no_wait:
-        body += ',"no_wait":true'
-    if group:
-        body += f',"group":{json.dumps(group)}'
-    if min_pending:
-        body += f',"min_pending":{min_pending}'
-    if min_ack_pending:
-        body += f',"min_ack_pending":{min_ack_pending}'
-    if pin_id:
-        body += f',"id":{json.dumps(pin_id)}'
-    if priority is not None:
-        body += f',"priority":{priority}'
-    return f"{body}}}".encode()
 
 
 def client_grace(expires: float) -> float:
@@ -123,6 +75,41 @@ class Priority(NamedTuple):
 
 
 _NO_PRIORITY = Priority()
+
+
+@lru_cache(maxsize=64)  # most pulls of a program say the same, and hashing takes a third of the time
+def pull_body(
+    batch: int,
+    *,
+    expires_ns: int = 0,
+    max_bytes: int = 0,
+    heartbeat_ns: int = 0,
+    no_wait: bool = False,
+    priority: Priority = _NO_PRIORITY,
+    pin_id: str | None = None,
+) -> bytes:
+    """The JSON body of a pull request; what is unset is not sent."""
+    # Text put together: an encoder would take longer than all the rest of a pull.
+    body = f'{{"batch":{batch}'
+    if expires_ns:
+        body += f',"expires":{expires_ns}'
+    if max_bytes:
+        body += f',"max_bytes":{max_bytes}'
+    if heartbeat_ns:
+        body += f',"idle_heartbeat":{heartbeat_ns}'
+    if no_wait:
+        body += ',"no_wait":true'
+    if priority.group:
+        body += f',"group":{json.dumps(priority.group)}'
+    if priority.min_pending:
+        body += f',"min_pending":{priority.min_pending}'
+    if priority.min_ack_pending:
+        body += f',"min_ack_pending":{priority.min_ack_pending}'
+    if pin_id:
+        body += f',"id":{json.dumps(pin_id)}'
+    if priority.priority is not None:
+        body += f',"priority":{priority.priority}'
+    return f"{body}}}".encode()
 
 
 class FetchOptions(NamedTuple):
@@ -176,7 +163,16 @@ class FetchOptions(NamedTuple):
 
     def body(self, pin_id: str | None = None) -> bytes:
         """The request's JSON."""
-        return _body(self.batch, self.max_bytes or 0, self, pin_id, self.no_wait)
+        batch, max_bytes, expires_ns, heartbeat_ns, no_wait, priority = self
+        return pull_body(
+            batch,
+            expires_ns=expires_ns,
+            max_bytes=max_bytes or 0,
+            heartbeat_ns=heartbeat_ns,
+            no_wait=no_wait,
+            priority=priority,
+            pin_id=pin_id,
+        )
 
 
 class ConsumeOptions(NamedTuple):
@@ -242,26 +238,14 @@ class ConsumeOptions(NamedTuple):
 
     def body(self, batch: int, max_bytes: int, pin_id: str | None = None) -> bytes:
         """The JSON of one of its pulls (`PullState.take_pull` says how much to ask for)."""
-        return _body(batch, max_bytes, self, pin_id, no_wait=False)
-
-
-@lru_cache(maxsize=64)  # most pulls of a program say the same, and hashing takes a third of the time
-def _body(
-    batch: int, max_bytes: int, options: FetchOptions | ConsumeOptions, pin_id: str | None, no_wait: bool
-) -> bytes:
-    group = options.priority
-    return pull_body(
-        batch=batch,
-        max_bytes=max_bytes,
-        expires_ns=options.expires_ns,
-        heartbeat_ns=options.heartbeat_ns,
-        no_wait=no_wait,
-        group=group.group,
-        min_pending=group.min_pending,
-        min_ack_pending=group.min_ack_pending,
-        pin_id=pin_id,
-        priority=group.priority,
-    )
+        return pull_body(
+            batch,
+            expires_ns=self.expires_ns,
+            max_bytes=max_bytes,
+            heartbeat_ns=self.heartbeat_ns,
+            priority=self.priority,
+            pin_id=pin_id,
+        )
 
 
 def _integer(value: int | None, name: str, low: int, high: int = _INT64_MAX) -> None:

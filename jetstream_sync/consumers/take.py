@@ -1,9 +1,8 @@
 """How messages are taken from a feed: one loop for all surfaces.
 
-A feed is what messages come from: the pull of a fetch, the pulls behind messages() and consume(), the generations
-of an ordered consumer. The consuming thread pops from `items` without a lock and waits when nothing is there. It
-hands statuses to the feed in the order in which they came, and tells the feed how many messages it took before
-each status and each wait, so that the feed knows what is left of its pulls.
+The consuming thread pops from `items` of a feed without a lock, and waits when nothing is there. It passes
+statuses to the feed in their order, and says before each status and each wait how many messages it took: so the
+feed knows what is left of its pulls.
 """
 
 from __future__ import annotations
@@ -71,16 +70,12 @@ class Feed(Protocol):
 class Endless(Feed):
     """A feed that goes on until it is stopped: behind messages() and consume()."""
 
-    title: str
-    """What the log calls it."""
-    number: int
-    """Distinguishes the threads of this feed from those of others."""
+    title: str  # what the log calls it
+    number: int  # distinguishes its threads from those of other feeds
     ack_wait: float
     on_error: Callable[[Any], Any] | None
-    ended: NatsError | None = None
-    """Why it is over; SubscriptionClosedError after stop() or drain()."""
-    draining: NatsError | None = None
-    """drain() was called, and why: no further pull."""
+    ended: NatsError | None = None  # why it is over; SubscriptionClosedError after stop() or drain()
+    draining: NatsError | None = None  # drain() was called, and why: no further pull
 
     @abstractmethod
     def start(self) -> None:

@@ -1,4 +1,4 @@
-"""Turn: lets one thread at a time in, and survives signal handlers that raise."""
+"""Turn: a lock with a timeout that survives signal handlers that raise."""
 
 from __future__ import annotations
 
@@ -9,10 +9,9 @@ from .._threads import Waiters
 
 
 class Turn:
-    """Like a lock with a timeout, but held by an object of the caller's.
+    """Held by an object of the caller, who enters a `try` first and gives back in its `finally` what it may hold.
 
-    A lock that was acquired with a timeout stays taken for ever when a signal handler raises before the `try`
-    that releases it. Here the caller enters the `try` first and gives back in its `finally` what it may hold.
+    A lock that is acquired before the `try` stays taken for ever when a signal handler raises in between.
     """
 
     def __init__(self) -> None:

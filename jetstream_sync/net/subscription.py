@@ -112,9 +112,14 @@ class Inbound(Receiver):
 
     def end(self, reason: NatsError, *, discard: bool = False) -> None:
         """Remove the interest, finish, and wait a moment for the callback thread. May be repeated."""
-        self.link.close(self)
-        self.finish(reason, discard=discard)
-        self.join(JOIN_SECONDS)
+        try:
+            self.link.close(self)
+            self.finish(reason, discard=discard)
+            self.join(JOIN_SECONDS)
+        except BaseException:  # a signal handler raised in the midst of it: begin anew
+            self.link.close(self)
+            self.finish(reason, discard=discard)
+            raise
 
     def finish(self, reason: NatsError, *, discard: bool = False) -> None:
         """No further message but what is buffered (unless `discard`). Any thread; never blocks."""

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import sys
 import threading
 import time
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -24,21 +22,6 @@ from jetstream_sync.net.subscription import Inbound
 from jetstream_sync.testing import FaultProxy, LocalServer
 from tests.support.eventually import eventually
 from tests.support.watchdog import InThread, under_watchdog
-
-
-@pytest.fixture
-def proxy(nats_server: LocalServer) -> Iterator[FaultProxy]:
-    with FaultProxy(nats_server) as proxy:
-        yield proxy
-
-
-@pytest.fixture
-def switch_often() -> Iterator[None]:
-    """Let threads take turns as often as the interpreter can."""
-    usual = sys.getswitchinterval()
-    sys.setswitchinterval(1e-6)
-    yield
-    sys.setswitchinterval(usual)
 
 
 def publish_numbers(nc: Connection, subject: str, numbers: range) -> None:
@@ -457,7 +440,7 @@ def test_slow_consumer_does_not_disturb_pings_and_other_subscriptions(nats_serve
 # --- many threads ----------------------------------------------------------------------------------------------
 
 
-@pytest.mark.usefixtures("switch_often")
+@pytest.mark.usefixtures("eager_switching")
 def test_many_takers_get_every_message_once(nats_server: LocalServer, nc: Connection) -> None:
     """Eight threads on one subscription share its messages: each exactly once, none lost."""
     sub = nc.subscribe("shared")
@@ -478,7 +461,7 @@ def test_many_takers_get_every_message_once(nats_server: LocalServer, nc: Connec
     assert sorted(number for mine in taken for number in mine) == list(range(3000))
 
 
-@pytest.mark.usefixtures("switch_often")
+@pytest.mark.usefixtures("eager_switching")
 def test_many_publishers_mix_no_frames(nc: Connection) -> None:
     """32 threads publish on one connection: every message arrives whole, each thread's in order."""
     sub = nc.subscribe("mix.*")
@@ -502,7 +485,7 @@ def test_many_publishers_mix_no_frames(nc: Connection) -> None:
     assert nc.stats.reconnects == 0
 
 
-@pytest.mark.usefixtures("switch_often")
+@pytest.mark.usefixtures("eager_switching")
 def test_subscribe_and_unsubscribe_from_many_threads(nats_server: LocalServer, nc: Connection) -> None:
     """Subscriptions that come and go in many threads leave nothing behind on the server."""
 

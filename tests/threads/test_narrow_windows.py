@@ -30,12 +30,8 @@ from jetstream_sync.testing import LocalServer
 from tests.support.consuming import refill_of
 from tests.support.eventually import eventually
 from tests.support.observer import Observer, fill, stream_and_consumer
+from tests.support.signals import Interrupted
 from tests.support.watchdog import InThread
-
-
-class Interrupted(Exception):
-    """What a signal handler of the user's raises."""
-
 
 # --- consuming ----------------------------------------------------------------------------------------
 

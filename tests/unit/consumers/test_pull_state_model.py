@@ -109,6 +109,8 @@ class Consuming(RuleBasedStateMachine):
         # What no client can know of: pulls lost without a word, and pulls still alive after a reset. The
         # count may then be off, until the next reset or until it has healed.
         self.lost = self.alive_after_reset = False
+        # Pulls that were alive after a reset may have brought more than the limit. It stays until it is processed.
+        self.surplus = 0
         self.killed_at = 0.0
         self.refill()
 
@@ -242,6 +244,7 @@ class Consuming(RuleBasedStateMachine):
         self.lost, self.alive_after_reset = False, quickly and bool(self.server.waiting)
         if not quickly:
             self.server.waiting.clear()
+        self.surplus = self.really_pending()
         self.reset()
         self.refill()
 
@@ -278,7 +281,8 @@ class Consuming(RuleBasedStateMachine):
     @invariant()
     def buffer_is_not_exceeded(self) -> None:
         if self.exact:
-            assert self.really_pending() <= max(self.limit, sum(map(self.cost, self.held)))
+            self.surplus = min(self.surplus, self.really_pending())
+            assert self.really_pending() <= max(self.limit, self.surplus, sum(map(self.cost, self.held)))
 
     def teardown(self) -> None:
         """Left in peace, the count is right again, and what the server owes is more than the threshold."""
