@@ -1,4 +1,4 @@
-"""js-callbacks, the thread on which a connection's user callbacks run. It ends after `closed_cb`, the last event."""
+"""js-callbacks, the thread on which the user's callbacks run. It ends after `closed_cb`, the last of them."""
 
 from __future__ import annotations
 
