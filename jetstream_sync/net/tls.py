@@ -98,12 +98,10 @@ class TLSTransport:
                 self._ended = True
             except ssl.SSLWantReadError:
                 pass
-            except (ssl.SSLEOFError, ssl.SSLZeroReturnError):
+            except ssl.SSLError as error:
                 self._ended = True
-            except ssl.SSLError:
-                if not chunks:
+                if not chunks and not isinstance(error, (ssl.SSLEOFError, ssl.SSLZeroReturnError)):
                     raise
-                self._ended = True
         return b"".join(chunks)
 
     def flush_now(self) -> bool:
