@@ -18,9 +18,10 @@ from jetstream_sync.net.tls import TLSTransport
 from jetstream_sync.net.transport import PlainTransport
 from tests.support.certs import CertKit
 from tests.support.eventually import eventually
-from tests.support.interrupts import Codes, InterruptAt, Interrupted
+from tests.support.interrupts import Code, InterruptAt
+from tests.support.signals import Interrupted
 
-SENDING = Codes((TLSTransport.flush_now, TLSTransport._settle, PlainTransport.flush_now))
+SENDING = Code(TLSTransport.flush_now, TLSTransport._settle, PlainTransport.flush_now)
 # Above the size of one record, and of what the socket takes at once.
 BIG = 40_000
 
