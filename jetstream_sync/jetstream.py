@@ -8,6 +8,7 @@ from concurrent.futures import Future
 from datetime import timedelta
 from typing import Any, overload
 
+from ._deadline import Deadline
 from .api.batch import BatchMessage, PublishBatch, publish_all
 from .api.client import DEFAULT_PREFIX, ApiClient
 from .api.config import StreamConfig
@@ -164,7 +165,7 @@ class JetStream:
 
         Raises TimeoutError after `timeout` seconds; the default None waits without a limit.
         """
-        self._async_publisher.wait(timeout)
+        self._async_publisher.wait(Deadline(timeout))
 
     @overload
     def publish_batch(self, *, timeout: Duration | None = None) -> PublishBatch: ...

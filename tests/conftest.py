@@ -11,6 +11,7 @@ import pytest
 from jetstream_sync._threads import detached_jobs
 from tests.support.eventually import eventually
 from tests.support.fixtures import (  # noqa: F401
+    cert_kit,
     eager_switching,
     jwt_kit,
     mute,
@@ -23,12 +24,9 @@ from tests.support.fixtures import (  # noqa: F401
     stream,
     token_server,
 )
+from tests.support.threads import library_threads
 
 faulthandler.enable()
-
-
-def library_threads() -> set[threading.Thread]:
-    return {thread for thread in threading.enumerate() if thread.name.startswith("js-")}
 
 
 def no_leaks_since(before: set[threading.Thread]) -> bool:

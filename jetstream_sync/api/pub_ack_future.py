@@ -5,7 +5,6 @@ from __future__ import annotations
 import concurrent.futures
 import time
 from _thread import allocate_lock
-from collections.abc import Callable
 from concurrent.futures import Future
 from threading import Condition
 from typing import TYPE_CHECKING, Any
@@ -52,8 +51,9 @@ class PubAckFuture(Future[PubAck]):
     _body: bytes | None = None
     _block: bytes | None = None
     _lazy_condition: Condition | None = None
-    _lazy_waiters: list[Any] | None = None
-    _lazy_callbacks: list[Callable[[Future[PubAck]], Any]] | None = None
+    # Lists from when there is a Condition: only code that holds it uses them, here and in Future.
+    _waiters: Any = ()
+    _done_callbacks: Any = ()
 
     # The publisher's record of the publish while it waits for the ack.
     has_msg_id: bool = False
@@ -73,23 +73,12 @@ class PubAckFuture(Future[PubAck]):
         self.deadline = deadline
 
     @property
-    def _waiters(self) -> list[Any]:  # type: ignore[override]  # an attribute in Future
-        """Used only by code that holds the Condition, here and in Future; the same holds for _done_callbacks."""
-        if self._lazy_waiters is None:
-            self._lazy_waiters = []
-        return self._lazy_waiters
-
-    @property
-    def _done_callbacks(self) -> list[Callable[[Future[PubAck]], Any]]:
-        if self._lazy_callbacks is None:
-            self._lazy_callbacks = []
-        return self._lazy_callbacks
-
-    @property
     def _condition(self) -> Condition:  # type: ignore[override]  # an attribute in Future, made at once there
         if self._lazy_condition is None:
             with _making_condition:
                 if self._lazy_condition is None:
+                    self._waiters = []
+                    self._done_callbacks = []
                     self._lazy_condition = Condition()
         return self._lazy_condition
 

@@ -42,10 +42,7 @@ def publish_block(
     expected_last_msg_id: str | None = None,
     ttl: Duration | str | None = None,
 ) -> tuple[bytes | None, bool]:
-    """The header block of a publish, if it has one, and whether that holds a message id.
-
-    Every value is checked: nothing of it can start a new line.
-    """
+    """The header block of a publish, if it has one, and whether it holds a message id. Values are checked."""
     own: dict[str, str] = {}
     if msg_id is not None:
         own[MSG_ID] = _not_empty("msg_id", msg_id)

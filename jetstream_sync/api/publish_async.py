@@ -3,8 +3,7 @@
 A publisher is a reply inbox whose `pending` holds a future per unanswered publish, in order of publication.
 
   caller        builds the frame, adds its future to `pending`, sends or coalesces the frame; waits while the
-  window
-                is full
+                window is full
   js-reader     takes futures out of `pending` and completes them. On a disconnect it fails those that must not be
                 sent twice, on a reconnect it sends the rest again
   js-publisher  started by the first publish. Fails what is overdue, and sends again what no stream accepted (503).
@@ -26,13 +25,7 @@ from typing import Any
 
 from .._deadline import Deadline, seconds
 from .._threads import Waiters, Wakeup, spawn
-from ..errors import (
-    ConnectionLostError,
-    NatsError,
-    PermissionsError,
-    TimeoutError,
-    TooManyStalledMsgsError,
-)
+from ..errors import ConnectionLostError, NatsError, PermissionsError, TimeoutError, TooManyStalledMsgsError
 from ..net.link import Link
 from ..net.requests import ReplyInbox
 from ..protocol.headers import is_no_responders
@@ -119,18 +112,15 @@ class AsyncPublisher(ReplyInbox[PubAckFuture]):
     def _get_ready(self) -> None:
         self._link.check_usable()
         if not self._opened:
-            self._open()
+            # Each step may be repeated: several callers may come at once, or a signal handler may have raised.
+            self._link.open(self)
+            self._link.add_drain_step(self.wait)
+            spawn("publisher", self._run)
+            self._opened = self._ready = True
+            if self.refused is not None or self._end is not None:
+                self._ready = False  # denied() or closed() came before this thread said otherwise
         if self.refused is not None:
             raise self.refused.with_traceback(None)
-
-    def _open(self) -> None:
-        """Each step may be repeated: several callers may come at once, or a signal handler may have raised."""
-        self._link.open(self)
-        self._link.add_drain_step(self._finish)
-        spawn("publisher", self._run)
-        self._opened = self._ready = True
-        if self.refused is not None or self._end is not None:
-            self._ready = False  # denied() or closed() came before this thread said otherwise
 
     def _add(self, reply: bytes, future: PubAckFuture) -> bool:
         """Take a place in the window. False when there is none."""
@@ -153,15 +143,11 @@ class AsyncPublisher(ReplyInbox[PubAckFuture]):
                 f"{len(self.pending)} publishes are unanswered after {limit} s: this one was not sent"
             )
 
-    def wait(self, timeout: float | timedelta | None) -> None:
-        """Block until nothing is unanswered. Raises TimeoutError."""
+    def wait(self, deadline: Deadline) -> None:
+        """Block until nothing is unanswered; also a step of the connection's drain(). Raises TimeoutError."""
         self.flush()
-        if not self.window.wait_until(lambda: not self.pending, Deadline(timeout)):
+        if not self.window.wait_until(lambda: not self.pending, deadline):
             raise TimeoutError(f"{len(self.pending)} publishes are still unanswered")
-
-    def _finish(self, deadline: Deadline) -> None:
-        """The connection drains: what was published is to have its ack."""
-        self.wait(deadline.remaining())
 
     def flush(self) -> None:
         """Send what was coalesced. Raises ForkError in a child: its parent's futures are never completed there."""
@@ -266,7 +252,7 @@ class AsyncPublisher(ReplyInbox[PubAckFuture]):
             if self._retired and not self.pending:
                 break  # looked at after the sweep, which would say "for ever" for want of entries
             self._wakeup.wait(wakes_at - time.monotonic())
-        self._link.remove_drain_step(self._finish)
+        self._link.remove_drain_step(self.wait)
         self._link.close(self)
 
     def _sweep(self, now: float) -> float:

@@ -228,8 +228,8 @@ class Chain:
     def _take_back(self) -> None:
         assert self._lock.locked()
         if self.position != self.handed_out:
+            self._drop()  # first: interrupted after it, the next call repeats both
             self.position = self.handed_out
-            self._drop()
 
     # --- generations ----------------------------------------------------------------------------------
 

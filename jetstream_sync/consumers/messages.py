@@ -81,7 +81,8 @@ class StreamFeed:
         # A stream that no code holds any more must not go on pulling.
         endless = getattr(self, "endless", None)
         if endless is not None and endless.ended is None and not endless.link.forked:
-            detached(endless.end, SubscriptionClosedError("the message stream was dropped"))
+            reason = SubscriptionClosedError("the message stream was dropped")
+            detached(lambda: endless.end(reason, discard=True))  # nothing can take what is buffered
 
 
 class MessageStream:

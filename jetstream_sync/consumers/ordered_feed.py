@@ -142,6 +142,7 @@ class OrderedBatchFeed(BatchFeed):
         self.options = options
         self.in_use = False
         self._until = time.monotonic() + (options.expires if options.expires_ns else NO_WAIT_SECONDS)
+        self._pulling = False
         self._concluded = False
 
     def start(self) -> None:
@@ -151,9 +152,7 @@ class OrderedBatchFeed(BatchFeed):
             self.order.lease = self.order.chain.lease(self)
             self._pull(self.options)
         except BaseException:
-            if hasattr(self, "pull"):
-                self.end()
-            self.in_use = False  # the next user of the chain gives up a generation that may exist
+            self.end()
             raise
 
     def wait(self, timeout: float | None) -> RawMessage:
@@ -180,8 +179,9 @@ class OrderedBatchFeed(BatchFeed):
             self.order.chain.soon(self.end)
 
     def end(self) -> None:
-        super().end()
-        self.order.chain.release(self.order.lease, clean=self._concluded or self.filled)
+        if self._pulling:  # else the next user of the chain gives up a generation that may exist
+            super().end()
+            self.order.chain.release(self.order.lease, clean=self._concluded or self.filled)
         self.in_use = False
 
     def _pull(self, options: FetchOptions) -> None:
@@ -190,6 +190,7 @@ class OrderedBatchFeed(BatchFeed):
         super().__init__(target, self._within_time(options))
         self.inspect = self.order.is_next
         self.order.loss = None
+        self._pulling = True
         super().start()
 
     def _go_on(self, error: NatsError) -> None:
@@ -278,6 +279,11 @@ class Generation(Refill):
         if classify(status.status).kind is Kind.HEARTBEAT:
             self._owner.chain.check_heartbeat(status[2])
 
+    def look(self) -> float:
+        if self._owner.ended is not None:
+            self.end(self._owner.ended)  # a signal handler raised in the call that was to do this
+        return super().look()
+
     def _recover(self, arrived: int, answers: int) -> None:
         raise Recalled("a message was taken and, because a signal handler raised, not handed out")
 
@@ -315,7 +321,7 @@ class OrderedFeed(Endless):
             target = self.chain.current(self._pause, Deadline(self.chain.client.timeout), log_failed_try)
             self._take_over(self._begin(target, None))
         except BaseException:
-            self.end(SubscriptionClosedError("the consume could not start"))
+            self.end(SubscriptionClosedError("the consume could not start"), discard=True)
             raise
 
     @property
@@ -397,6 +403,13 @@ class OrderedFeed(Endless):
     def end(self, reason: NatsError, *, discard: bool = False) -> None:
         if self.link.forked:
             return  # a forked child does not speak for its parent
+        try:
+            self._finish(reason, discard)
+        except BaseException:  # a signal handler raised in the midst of it: begin anew
+            self._finish(reason, discard)
+            raise
+
+    def _finish(self, reason: NatsError, discard: bool) -> None:
         with self._lock:
             if self.ended is None:
                 self.ended = reason

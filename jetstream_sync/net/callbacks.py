@@ -33,17 +33,13 @@ class CallbackRunner:
 
     def start(self) -> None:
         """Have a thread run what is queued."""
-        if not self.started and len(self._mailbox):
+        if self._thread is None and len(self._mailbox):
             with self._starting:
-                if not self.started:
+                if self._thread is None:
                     try:
                         self._thread = spawn("callbacks", self._run)
                     except RuntimeError:
                         pass  # the interpreter is shutting down: no callback runs any more
-
-    @property
-    def started(self) -> bool:
-        return self._thread is not None
 
     def close(self) -> None:
         """No further callbacks; those queued still run."""

@@ -22,14 +22,13 @@ class Pings:
         self._interval = interval
         self._most = most
         self._clock = clock
-        self._unanswered = 0  # by any PONG
-        self._next_at = clock() + interval
+        self.restart()
         self.waiters: deque[ReplyWaiter | None] = deque()
         """Who waits for each PONG, in order; None: a PING of the keep-alive."""
 
     def restart(self) -> None:
         """A new session begins."""
-        self._unanswered = 0
+        self._unanswered = 0  # by any PONG
         self._next_at = self._clock() + self._interval
 
     def take_waiters(self) -> deque[ReplyWaiter | None]:
@@ -47,17 +46,18 @@ class Pings:
         return min(max(0.0, self._next_at - self._clock()), FOREVER)
 
     def due(self) -> bool:
-        """Whether the keep-alive is to send a PING; the next one is due an interval later."""
+        """Whether the keep-alive is to send a PING. It is counted, and the next one due an interval later."""
         now = self._clock()
         if now < self._next_at:
             return False
         self._next_at = now + self._interval
+        self._unanswered += 1
         return True
 
-    def count(self) -> bool:
-        """Count one more PING. False: as many as may be are unanswered, the session is stale."""
-        self._unanswered += 1
-        return self._unanswered <= self._most
+    @property
+    def stale(self) -> bool:
+        """Whether more PINGs than may be are unanswered, the one that is due among them."""
+        return self._unanswered > self._most
 
 
 def fail_waiters(waiters: Iterable[ReplyWaiter | None], error: NatsError) -> None:

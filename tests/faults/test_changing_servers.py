@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -16,12 +16,7 @@ from jetstream_sync.net.connection import link_of
 from jetstream_sync.testing import FaultProxy, LocalServer, PeerConnection, ScriptedPeer
 from tests.support.eventually import eventually
 from tests.support.peers import QUICK, CountingListener, answer_pings, drop, serve
-
-
-@pytest.fixture
-def proxy(nats_server: LocalServer) -> Iterator[FaultProxy]:
-    with FaultProxy(nats_server) as proxy:
-        yield proxy
+from tests.support.threads import thread_names
 
 
 def test_discovered_servers_join_and_leave() -> None:
@@ -183,6 +178,6 @@ def test_lame_duck_that_closes_at_once_does_not_cost_the_next_session(nats_serve
             link.break_session = break_late  # type: ignore[method-assign]
             go_lame.set()
             eventually(lambda: nc.connected_url == nats_server.url)
-            eventually(lambda: not [t for t in threading.enumerate() if t.name == "js-lameduck"])
+            eventually(lambda: not thread_names("js-lameduck"))
             nc.flush()
             assert nc.stats.reconnects == 1

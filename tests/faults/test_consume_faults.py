@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -24,13 +24,6 @@ from jetstream_sync.testing import FaultProxy, LocalServer
 from tests.support.consuming import buffered, refill_of
 from tests.support.eventually import eventually
 from tests.support.observer import Observer, fill, stream_and_consumer, waiting_pulls
-
-
-@pytest.fixture
-def server() -> Iterator[LocalServer]:
-    """A server that a test may kill."""
-    with LocalServer() as one:
-        yield one
 
 
 class Publisher:

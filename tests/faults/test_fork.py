@@ -62,12 +62,6 @@ def uses_of(nc: Connection, sub: Subscription, msg: Message) -> dict[str, Callab
 
 
 @pytest.fixture
-def proxy(nats_server: LocalServer) -> Iterator[FaultProxy]:
-    with FaultProxy(nats_server) as proxy:
-        yield proxy
-
-
-@pytest.fixture
 def nc(proxy: FaultProxy) -> Iterator[Connection]:
     """A connection through the proxy, which records what is sent."""
     connection = jetstream_sync.connect(proxy.url)

@@ -19,15 +19,6 @@ from tests.support.watchdog import InThread
 
 
 @pytest.fixture
-def server() -> Iterator[LocalServer]:
-    """A server that a test may stop in any way."""
-    with LocalServer() as one:
-        yield one
-        if one.is_running:
-            one.resume()
-
-
-@pytest.fixture
 def nc(server: LocalServer) -> Iterator[Connection]:
     connection = jetstream_sync.connect(server.url, ping_interval=60)
     yield connection

@@ -35,12 +35,6 @@ NOT_UTF8 = ["\ud800"]
 
 
 @pytest.fixture
-def proxy(nats_server: LocalServer) -> Iterator[FaultProxy]:
-    with FaultProxy(nats_server) as proxy:
-        yield proxy
-
-
-@pytest.fixture
 def nc(proxy: FaultProxy) -> Iterator[Connection]:
     connection = jetstream_sync.connect(proxy.url)
     connection.flush()

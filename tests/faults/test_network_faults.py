@@ -6,10 +6,9 @@ import itertools
 import random
 import socket
 import struct
-import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any, Literal
 
 import pytest
@@ -31,13 +30,6 @@ from jetstream_sync.testing import FaultProxy, LocalServer
 from tests.support.eventually import eventually
 from tests.support.peers import QUICK, CountingListener, drop
 from tests.support.watchdog import InThread, under_watchdog
-
-
-@pytest.fixture
-def proxy(nats_server: LocalServer) -> Iterator[FaultProxy]:
-    with FaultProxy(nats_server) as proxy:
-        yield proxy
-
 
 # --- cut and reset ---------------------------------------------------------------------------------------
 
@@ -61,10 +53,9 @@ def test_broken_connection_comes_back_by_itself(proxy: FaultProxy, how: str) -> 
         assert all(isinstance(error, ConnectionLostError) for error in errors)
 
 
+@pytest.mark.usefixtures("eager_switching")
 def test_pings_and_flushes_stay_matched_over_reconnects(proxy: FaultProxy) -> None:
     """Flushes that race with losses of the connection never spoil those that come after."""
-    usual = sys.getswitchinterval()
-    sys.setswitchinterval(1e-6)
     stop = threading.Event()
     try:
         with connect(proxy.url, ping_interval=0.005, max_outstanding_pings=1000, **QUICK) as nc:
@@ -90,7 +81,6 @@ def test_pings_and_flushes_stay_matched_over_reconnects(proxy: FaultProxy) -> No
             eventually(lambda: not [slot for slot in link_of(nc).pings.waiters if slot is not None])
     finally:
         stop.set()
-        sys.setswitchinterval(usual)
 
 
 def test_flush_at_the_very_moment_of_the_loss_does_not_shift_later_ones(proxy: FaultProxy) -> None:
@@ -144,12 +134,11 @@ def test_publishing_on_through_cuts_keeps_order_and_never_repeats(
         assert numbers[-1] == count - 1
 
 
+@pytest.mark.usefixtures("eager_switching")
 def test_requests_through_cuts_get_their_own_answer_or_a_typed_error(
     nats_server: LocalServer, proxy: FaultProxy
 ) -> None:
     """Requests from many threads while the connection is cut: each its own answer, or ConnectionLostError."""
-    usual = sys.getswitchinterval()
-    sys.setswitchinterval(1e-6)
     stop = threading.Event()
     try:
         with connect(nats_server.url) as responder, connect(proxy.url, **QUICK) as nc:
@@ -179,19 +168,14 @@ def test_requests_through_cuts_get_their_own_answer_or_a_typed_error(
             assert len(link_of(nc).requests.pending) == 0
     finally:
         stop.set()
-        sys.setswitchinterval(usual)
 
 
+@pytest.mark.usefixtures("eager_switching")
 def test_everything_at_once_through_cuts_ends_in_order(proxy: FaultProxy) -> None:
     """All calls in many threads, cuts, and an end in the middle: typed errors only, callbacks in order."""
-    usual = sys.getswitchinterval()
-    sys.setswitchinterval(1e-6)
     rng = random.Random(7)
-    try:
-        for _ in range(12):
-            end_in_the_middle(proxy, rng)
-    finally:
-        sys.setswitchinterval(usual)
+    for _ in range(12):
+        end_in_the_middle(proxy, rng)
 
 
 def end_in_the_middle(proxy: FaultProxy, rng: random.Random) -> None:

@@ -21,13 +21,8 @@ from jetstream_sync import (
 from jetstream_sync.testing import LocalCluster, LocalServer
 from jetstream_sync.testing.proxy import FaultProxy
 from tests.support.eventually import eventually
+from tests.support.threads import thread_names
 from tests.support.watchdog import InThread, under_watchdog
-
-
-@pytest.fixture
-def proxy(nats_server: LocalServer) -> Iterator[FaultProxy]:
-    with FaultProxy(nats_server, record=False) as proxy:
-        yield proxy
 
 
 @pytest.fixture
@@ -275,7 +270,7 @@ def test_stop_while_the_server_is_away_ends_at_once(js: JetStream, nats_server: 
     context = nc.jetstream().ordered_consumer("S").consume(lambda message: None, on_error=lambda error: None)
     taker = InThread(list, messages)
     nats_server.kill()
-    eventually(lambda: any(thread.name.startswith("js-ordered") for thread in threading.enumerate()))
+    eventually(lambda: thread_names("js-ordered"))
     messages.stop()
     context.stop()
     assert taker.result(1) == []

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import queue
-import threading
 import time
 from collections.abc import Callable, Iterator
 
@@ -15,6 +14,7 @@ from jetstream_sync.errors import PermissionsError
 from jetstream_sync.net.connection import link_of
 from jetstream_sync.testing import LocalServer
 from tests.support.eventually import eventually
+from tests.support.threads import thread_names
 
 TOLD_WITHIN = 1.0
 
@@ -111,7 +111,7 @@ def test_subscribe_denied_with_callback(nc: Connection, errors: queue.Queue[Exce
     error = errors.get(timeout=TOLD_WITHIN)
     assert isinstance(error, PermissionsError)
     assert error.subject == "secret.>"
-    eventually(lambda: not [thread for thread in threading.enumerate() if thread.name.startswith("js-sub-")])
+    eventually(lambda: not thread_names("js-sub-"))
 
 
 def test_queue_subscribe_denied(nc: Connection) -> None:
@@ -185,7 +185,7 @@ def test_denied_check_after_a_reconnect_is_not_repeated() -> None:
             with consumer.messages() as messages:
                 nc.force_reconnect()
                 eventually(lambda: any(isinstance(error, PermissionsError) for error in errors))
-                eventually(lambda: not any(t.name.startswith("js-check") for t in threading.enumerate()), 2)
+                eventually(lambda: not thread_names("js-check"), 2)
                 nc.jetstream().publish("s", b"on")
                 assert messages.next(5).data == b"on"
                 assert not messages.closed

@@ -8,7 +8,6 @@ from __future__ import annotations
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator
 from concurrent.futures import Future
 
 import pytest
@@ -28,12 +27,6 @@ from jetstream_sync import (
 from jetstream_sync.testing import LocalCluster, LocalServer
 from tests.support.eventually import eventually
 from tests.support.watchdog import InThread
-
-
-@pytest.fixture
-def server() -> Iterator[LocalServer]:
-    with LocalServer() as running:
-        yield running
 
 
 def payloads_of(stream: Stream) -> Counter[bytes]:

@@ -35,13 +35,6 @@ def of_kind(errors: list[tuple[float, Exception]], kind: type[Exception]) -> lis
     return [(at, error) for at, error in errors if isinstance(error, kind)]
 
 
-@pytest.fixture
-def server() -> Iterator[LocalServer]:
-    """A server of the test's own, to be stopped and killed."""
-    with LocalServer() as one:
-        yield one
-
-
 def make_stream(server: LocalServer, count: int = 0) -> None:
     with jetstream_sync.connect(server.url) as nc:
         js = nc.jetstream()

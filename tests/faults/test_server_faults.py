@@ -25,13 +25,6 @@ from tests.support.watchdog import InThread, under_watchdog
 
 
 @pytest.fixture
-def server() -> Iterator[LocalServer]:
-    """A server of the test's own, to be killed and frozen."""
-    with LocalServer(jetstream=False) as server:
-        yield server
-
-
-@pytest.fixture
 def frozen(server: LocalServer) -> Iterator[LocalServer]:
     """A server that accepts connections and says nothing, as long as the test does not resume it."""
     server.pause()

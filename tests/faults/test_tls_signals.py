@@ -19,19 +19,14 @@ from tests.support.storm import Sender, Storm, Verifier
 
 
 @pytest.fixture(scope="module")
-def kit(tmp_path_factory: pytest.TempPathFactory) -> CertKit:
-    return CertKit(tmp_path_factory.mktemp("certs"))
-
-
-@pytest.fixture(scope="module")
-def server(kit: CertKit) -> Iterator[LocalServer]:
-    with LocalServer(jetstream=False, config=kit.server_tls_config(*kit.server())) as server:
+def server(cert_kit: CertKit) -> Iterator[LocalServer]:
+    with LocalServer(jetstream=False, config=cert_kit.server_tls_config(*cert_kit.server())) as server:
         yield server
 
 
 @pytest.fixture(scope="module")
-def options(kit: CertKit) -> dict[str, Any]:
-    return {"tls": ssl.create_default_context(cafile=str(kit.ca_file))}
+def options(cert_kit: CertKit) -> dict[str, Any]:
+    return {"tls": ssl.create_default_context(cafile=str(cert_kit.ca_file))}
 
 
 @pytest.fixture

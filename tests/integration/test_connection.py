@@ -22,12 +22,6 @@ from tests.support.watchdog import under_watchdog
 
 
 @pytest.fixture
-def proxy(nats_server: LocalServer) -> Iterator[FaultProxy]:
-    with FaultProxy(nats_server) as proxy:
-        yield proxy
-
-
-@pytest.fixture
 def closed_port() -> Iterator[int]:
     """A port that stays reserved without a listener."""
     reservation = PortReservation()

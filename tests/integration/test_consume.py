@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import logging
 import signal
-import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -22,12 +20,6 @@ from tests.support.eventually import eventually
 from tests.support.observer import Observer, fill, stream_and_consumer, waiting_pulls
 from tests.support.signals import handler_of, interrupted_after
 from tests.support.watchdog import InThread
-
-
-@pytest.fixture
-def observer(nats_server: LocalServer) -> Iterator[Observer]:
-    with Observer(nats_server.url) as one:
-        yield one
 
 
 class Collector:
@@ -528,6 +520,7 @@ def test_consume_recreated_as_push_ends_with_that_error(js: JetStream) -> None:
         context.wait(5)
 
 
+@pytest.mark.usefixtures("eager_switching")
 def test_consume_under_a_tiny_switch_interval_with_workers(js: JetStream, nc: Connection) -> None:
     """Threads that switch all the time: each message once, and it ends."""
     consumer = stream_and_consumer(js, 1500)
@@ -539,12 +532,7 @@ def test_consume_under_a_tiny_switch_interval_with_workers(js: JetStream, nc: Co
         with lock:
             counts[message.data] += 1
 
-    interval = sys.getswitchinterval()
-    sys.setswitchinterval(1e-6)
-    try:
-        with consumer.consume(callback, max_workers=4, max_messages=30):
-            eventually(lambda: sum(counts.values()) >= 1500, 30.0)
-    finally:
-        sys.setswitchinterval(interval)
+    with consumer.consume(callback, max_workers=4, max_messages=30):
+        eventually(lambda: sum(counts.values()) >= 1500, 30.0)
     assert set(counts.values()) == {1}
     assert len(counts) == 1500

@@ -25,12 +25,8 @@ from jetstream_sync.testing import LocalServer
 from tests.support.consuming import buffered
 from tests.support.eventually import eventually
 from tests.support.observer import Observer, fill, stream_and_consumer, waiting_pulls
-from tests.support.signals import interrupted_after
+from tests.support.signals import Interrupted, interrupted_after
 from tests.support.watchdog import InThread
-
-
-class Interrupted(Exception):
-    """What the signal handlers of these tests raise."""
 
 
 def interest(server: LocalServer) -> int:

@@ -23,12 +23,8 @@ from jetstream_sync import (
 from jetstream_sync.testing import LocalServer
 from tests.support.eventually import eventually
 from tests.support.forks import in_child, raised_by
+from tests.support.observer import fill
 from tests.support.platforms import needs_fork_hooks
-
-
-@pytest.fixture
-def stream(js: JetStream) -> Stream:
-    return js.create_stream(name="S", subjects=["s.>"], storage="memory")
 
 
 @pytest.fixture
@@ -228,12 +224,6 @@ def test_messages_may_be_acked_by_other_threads(
 
 
 # --- when gathered acks leave -----------------------------------------------------------------------------
-
-
-def fill(js: JetStream, count: int) -> None:
-    for _ in range(count):
-        js.publish_async("s.a", b"x")
-    js.publish_async_wait(10)
 
 
 def test_lone_ack_leaves_at_once(js: JetStream, consumer: Consumer, acks: Acks) -> None:

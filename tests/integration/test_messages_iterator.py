@@ -5,11 +5,9 @@ from __future__ import annotations
 import gc
 import random
 import signal
-import sys
 import threading
 import time
 import traceback
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -28,14 +26,9 @@ from jetstream_sync.testing import LocalServer
 from tests.support.consuming import buffered, receivers
 from tests.support.eventually import eventually
 from tests.support.observer import Observer, Seen, fill, stream_and_consumer, waiting_pulls
-from tests.support.signals import handler_of, interrupted_after
+from tests.support.signals import Interrupted, handler_of, interrupted_after
+from tests.support.threads import thread_names
 from tests.support.watchdog import InThread
-
-
-@pytest.fixture
-def observer(nats_server: LocalServer) -> Iterator[Observer]:
-    with Observer(nats_server.url) as one:
-        yield one
 
 
 def assert_never_over(limit: int, pulls: list[Seen], taken_at: list[tuple[float, int]]) -> None:
@@ -330,7 +323,7 @@ def test_messages_with_block_stops(js: JetStream) -> None:
     with consumer.messages() as messages:
         eventually(lambda: waiting_pulls(consumer) == 1)
     assert messages.closed
-    assert not any("refill" in thread.name for thread in threading.enumerate())
+    assert not thread_names("js-refill")
 
 
 def test_messages_dropped_stops_pulling(js: JetStream, nc: Connection) -> None:
@@ -339,7 +332,7 @@ def test_messages_dropped_stops_pulling(js: JetStream, nc: Connection) -> None:
     for _ in consumer.messages():
         break
     gc.collect()
-    eventually(lambda: not any("refill" in thread.name for thread in threading.enumerate()), 2.0)
+    eventually(lambda: not thread_names("js-refill"), 2.0)
     eventually(
         lambda: (
             not any(
@@ -420,9 +413,6 @@ def test_messages_ended_by_a_signal_handler_never_deadlocks(js: JetStream, end: 
 @pytest.mark.parametrize("limit", [1, 40])
 def test_messages_through_a_storm_of_interruptions_never_sticks(js: JetStream, how: str, limit: int) -> None:
     """A handler that raises at any instruction of the taker: what it lost comes again, and it pulls on."""
-
-    class Interrupted(Exception):
-        pass
 
     def interrupt(*_: object) -> None:
         nonlocal interruptions
@@ -550,23 +540,19 @@ def test_messages_refuses_bad_options_before_sending(js: JetStream, nc: Connecti
             consumer.messages(**options)  # type: ignore[arg-type]
     observer.settle(nc)
     assert observer.pulls == []
-    assert not any("refill" in thread.name for thread in threading.enumerate())
+    assert not thread_names("js-refill")
 
 
+@pytest.mark.usefixtures("eager_switching")
 def test_messages_under_a_tiny_switch_interval_loses_nothing(js: JetStream, observer: Observer) -> None:
     """With threads switching all the time every message comes once, in order, and the buffer holds."""
     consumer: Consumer = stream_and_consumer(js, 1500)
-    interval = sys.getswitchinterval()
-    sys.setswitchinterval(1e-6)
-    try:
-        got = []
-        with consumer.messages(max_messages=16) as messages:
-            for message in messages:
-                got.append(message.data)
-                message.ack()
-                if len(got) == 1500:
-                    break
-    finally:
-        sys.setswitchinterval(interval)
+    got = []
+    with consumer.messages(max_messages=16) as messages:
+        for message in messages:
+            got.append(message.data)
+            message.ack()
+            if len(got) == 1500:
+                break
     assert got == [b"%d" % number for number in range(1500)]
     assert sum(pull.body["batch"] for pull in observer.pulls) <= 1500 + 16

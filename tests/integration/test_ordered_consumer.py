@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from datetime import datetime, timezone
 from typing import Any
 
@@ -27,19 +27,6 @@ from jetstream_sync.consumers.chain import Chain
 from jetstream_sync.testing import LocalServer
 from tests.support.eventually import eventually
 from tests.support.ordered import consumers, publish, sequences, take, upto
-
-
-@pytest.fixture
-def stream(js: JetStream) -> Stream:
-    return js.create_stream(name="S", subjects=["s.>"], storage="memory")
-
-
-@pytest.fixture
-def other_js(nats_server: LocalServer) -> Iterator[JetStream]:
-    """JetStream over a connection that has nothing to do with the consumer's."""
-    with jetstream_sync.connect(nats_server.url) as connection:
-        yield connection.jetstream()
-
 
 # --- the six methods ----------------------------------------------------------------------------------
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -28,19 +28,6 @@ from tests.support.eventually import eventually
 from tests.support.observer import server_version
 from tests.support.ordered import consumers, publish, sequences, take, upto
 from tests.support.watchdog import InThread, under_watchdog
-
-
-@pytest.fixture
-def stream(js: JetStream) -> Stream:
-    return js.create_stream(name="S", subjects=["s.>"], storage="memory")
-
-
-@pytest.fixture
-def other_js(nats_server: LocalServer) -> Iterator[JetStream]:
-    """JetStream over a connection that has nothing to do with the consumer's."""
-    with jetstream_sync.connect(nats_server.url) as connection:
-        yield connection.jetstream()
-
 
 # --- recovery -------------------------------------------------------------------------------------------
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -87,21 +86,25 @@ print("all done")
 """
 
 
-@pytest.fixture(scope="module")
-def kit(tmp_path_factory: pytest.TempPathFactory) -> CertKit:
-    return CertKit(tmp_path_factory.mktemp("certs"))
-
-
 @pytest.mark.parametrize("platform", ["win32", "linux"])
 @pytest.mark.parametrize("encrypted", [False, True])
-def test_round_trips_without_what_posix_has(platform: str, encrypted: bool, kit: CertKit, tmp_path: Path) -> None:
+def test_round_trips_without_what_posix_has(
+    platform: str, encrypted: bool, cert_kit: CertKit, tmp_path: Path
+) -> None:
     """Import, publish, subscribe, request, JetStream, a reconnect and close work where the names do not exist."""
     program = tmp_path / "program.py"
     program.write_text(WITHOUT_POSIX.replace("PLATFORM", repr(platform)) + ROUND_TRIP)
-    config = kit.server_tls_config(*kit.server()) if encrypted else ""
+    config = cert_kit.server_tls_config(*cert_kit.server()) if encrypted else ""
     env = {**os.environ, "JETSTREAM_SYNC_PLATFORM": ""}
     with LocalServer(config=config) as server:
-        command = [sys.executable, "-X", "dev", str(program), server.url, str(kit.ca_file) if encrypted else ""]
+        command = [
+            sys.executable,
+            "-X",
+            "dev",
+            str(program),
+            server.url,
+            str(cert_kit.ca_file) if encrypted else "",
+        ]
         run = subprocess.run(command, env=env, capture_output=True, text=True, timeout=60)
     assert run.stderr == ""
     assert run.stdout == "all done\n"
@@ -199,21 +202,15 @@ BLOCKING = {
 }
 
 
-@pytest.fixture(scope="module")
-def server() -> Iterator[LocalServer]:
-    with LocalServer() as server:
-        yield server
-
-
 @pytest.mark.parametrize("call", BLOCKING)
 def test_blocking_call_is_left_where_signals_do_not_interrupt_a_wait(
-    call: str, tmp_path: Path, server: LocalServer
+    call: str, tmp_path: Path, nats_server: LocalServer
 ) -> None:
     """The main thread waits in slices, so the exception of a signal handler leaves the call within a second."""
     program = tmp_path / "program.py"
     program.write_text(UNINTERRUPTED)
     env = {**os.environ, "JETSTREAM_SYNC_PLATFORM": "portable"}
-    command = [sys.executable, str(program), server.url, BLOCKING[call]]
+    command = [sys.executable, str(program), nats_server.url, BLOCKING[call]]
     run = subprocess.run(command, env=env, capture_output=True, text=True, timeout=30)
     assert run.stderr == ""
     assert float(run.stdout) < 1.5

@@ -33,6 +33,7 @@ from jetstream_sync.testing.proxy import FaultProxy
 from tests.support.eventually import eventually
 from tests.support.forks import in_child, raised_by
 from tests.support.platforms import needs_fork_hooks
+from tests.support.threads import thread_names
 from tests.support.watchdog import InThread
 
 # --- futures -------------------------------------------------------------------------------------------
@@ -420,7 +421,7 @@ def test_dropped_context_leaves_nothing_behind(nc: Connection, js: JetStream, st
     assert sorted(future.result(5).seq for future in futures[:-1]) == list(range(2, 32))
     assert isinstance(futures[-1].exception(5), TimeoutError)
     eventually(lambda: (len(link.router), len(link.drain_steps)) == before, timeout=5)
-    eventually(lambda: "js-publisher" not in [thread.name for thread in threading.enumerate()])
+    eventually(lambda: not thread_names("js-publisher"))
     assert js.publish_async("s.a").result(5).seq == 32
 
 

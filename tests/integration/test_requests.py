@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -100,21 +99,17 @@ def test_request_with_a_bad_timeout_is_refused(nc: Connection, timeout: Any) -> 
     assert nc.stats.out_msgs == 0
 
 
+@pytest.mark.usefixtures("eager_switching")
 def test_requests_from_32_threads_each_get_their_own_answer(nc: Connection, echo: Connection) -> None:
     """Requests at once from many threads: each gets the answer to its own question."""
-    usual = sys.getswitchinterval()
-    sys.setswitchinterval(1e-6)
-    try:
 
-        def ask(thread: int) -> None:
-            for number in range(40):
-                question = b"%d/%d" % (thread, number)
-                assert nc.request("echo", question, timeout=20).data == question
+    def ask(thread: int) -> None:
+        for number in range(40):
+            question = b"%d/%d" % (thread, number)
+            assert nc.request("echo", question, timeout=20).data == question
 
-        for asking in [InThread(ask, thread) for thread in range(32)]:
-            asking.result(60)
-    finally:
-        sys.setswitchinterval(usual)
+    for asking in [InThread(ask, thread) for thread in range(32)]:
+        asking.result(60)
 
 
 def test_request_in_flight_fails_at_once_on_disconnect(proxy: FaultProxy, echo: Connection) -> None:

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import sys
 import threading
 import time
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -20,24 +18,10 @@ from jetstream_sync.errors import (
     SubscriptionClosedError,
 )
 from jetstream_sync.net.connection import link_of
+from jetstream_sync.net.subscription import Inbound
 from jetstream_sync.testing import FaultProxy, LocalServer
 from tests.support.eventually import eventually
 from tests.support.watchdog import InThread, under_watchdog
-
-
-@pytest.fixture
-def proxy(nats_server: LocalServer) -> Iterator[FaultProxy]:
-    with FaultProxy(nats_server) as proxy:
-        yield proxy
-
-
-@pytest.fixture
-def switch_often() -> Iterator[None]:
-    """Let threads take turns as often as the interpreter can."""
-    usual = sys.getswitchinterval()
-    sys.setswitchinterval(1e-6)
-    yield
-    sys.setswitchinterval(usual)
 
 
 def publish_numbers(nc: Connection, subject: str, numbers: range) -> None:
@@ -270,6 +254,31 @@ def test_auto_unsubscribe_below_what_came_already_ends_at_once(nc: Connection) -
         sub.unsubscribe(-1)
 
 
+def test_auto_unsubscribe_below_what_came_already_is_told_to_the_server(
+    nats_server: LocalServer, nc: Connection
+) -> None:
+    """The UNSUB leaves at once, not with what is sent next."""
+    with connect(nats_server.url) as publisher:
+        sub = nc.subscribe("late")
+        nc.flush()
+        publish_numbers(publisher, "late", range(3))
+        eventually(lambda: sub.pending_msgs == 3)
+        sub.unsubscribe(2)
+        assert link_of(nc).outbox.idle
+        client = f"/connz?cid={nc.client_id}"
+        eventually(lambda: nats_server.monitor(client)["connections"][0]["subscriptions"] == 0)
+
+
+def test_run_that_arrives_beside_a_limit_below_what_came_is_dropped(nc: Connection) -> None:
+    """The reader may have found the subscription just before it was removed."""
+    inbound = Inbound(link_of(nc), b"late")
+    raw = (b"late", None, None, b"")
+    inbound.deliver([raw] * 5, 0)
+    assert not inbound.set_limit(3)
+    inbound.deliver([raw] * 4, 0)
+    assert len(inbound.mailbox) == 5
+
+
 def test_auto_unsubscribe_is_exact_over_reconnects(nats_server: LocalServer, proxy: FaultProxy) -> None:
     """The count goes on over a reconnect: `limit` messages in all, and the server ends its side too."""
     with connect(nats_server.url) as pub, connect(proxy.url, reconnect_time_wait=0.01) as nc:
@@ -431,7 +440,7 @@ def test_slow_consumer_does_not_disturb_pings_and_other_subscriptions(nats_serve
 # --- many threads ----------------------------------------------------------------------------------------------
 
 
-@pytest.mark.usefixtures("switch_often")
+@pytest.mark.usefixtures("eager_switching")
 def test_many_takers_get_every_message_once(nats_server: LocalServer, nc: Connection) -> None:
     """Eight threads on one subscription share its messages: each exactly once, none lost."""
     sub = nc.subscribe("shared")
@@ -452,7 +461,7 @@ def test_many_takers_get_every_message_once(nats_server: LocalServer, nc: Connec
     assert sorted(number for mine in taken for number in mine) == list(range(3000))
 
 
-@pytest.mark.usefixtures("switch_often")
+@pytest.mark.usefixtures("eager_switching")
 def test_many_publishers_mix_no_frames(nc: Connection) -> None:
     """32 threads publish on one connection: every message arrives whole, each thread's in order."""
     sub = nc.subscribe("mix.*")
@@ -476,7 +485,7 @@ def test_many_publishers_mix_no_frames(nc: Connection) -> None:
     assert nc.stats.reconnects == 0
 
 
-@pytest.mark.usefixtures("switch_often")
+@pytest.mark.usefixtures("eager_switching")
 def test_subscribe_and_unsubscribe_from_many_threads(nats_server: LocalServer, nc: Connection) -> None:
     """Subscriptions that come and go in many threads leave nothing behind on the server."""
 

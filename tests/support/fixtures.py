@@ -13,6 +13,7 @@ import pytest
 import jetstream_sync
 from jetstream_sync import Connection, JetStream, Stream
 from jetstream_sync.testing import FaultProxy, LocalServer
+from tests.support.certs import CertKit
 from tests.support.jwt import JwtKit
 from tests.support.observer import Observer
 
@@ -40,6 +41,12 @@ def token_server() -> Iterator[LocalServer]:
     """A server that requires the token "t0ken"."""
     with LocalServer(jetstream=False, config='authorization { token: "t0ken" }') as server:
         yield server
+
+
+@pytest.fixture(scope="module")
+def cert_kit(tmp_path_factory: pytest.TempPathFactory) -> CertKit:
+    """A CA and the means to create certificates."""
+    return CertKit(tmp_path_factory.mktemp("certs"))
 
 
 @pytest.fixture(scope="module")

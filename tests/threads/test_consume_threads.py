@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import random
-import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -21,15 +19,6 @@ from tests.support.consuming import receivers
 from tests.support.eventually import eventually
 from tests.support.observer import Observer, fill, stream_and_consumer
 from tests.support.watchdog import InThread
-
-
-@pytest.fixture
-def restless() -> Iterator[None]:
-    """Threads that switch after practically every instruction."""
-    interval = sys.getswitchinterval()
-    sys.setswitchinterval(1e-6)
-    yield
-    sys.setswitchinterval(interval)
 
 
 @pytest.fixture
@@ -76,7 +65,7 @@ def test_eight_threads_fetching_from_one_consumer_get_each_message_once(js: JetS
     eventually(lambda: consumer.get_info().num_ack_pending == 0)
 
 
-def test_eight_threads_with_next_get_each_message_once(js: JetStream, restless: None) -> None:
+def test_eight_threads_with_next_get_each_message_once(js: JetStream, eager_switching: None) -> None:
     """next() from many threads that switch all the time."""
     consumer = stream_and_consumer(js, 400)
     counts: Counter[bytes] = Counter()
@@ -96,7 +85,7 @@ def test_eight_threads_with_next_get_each_message_once(js: JetStream, restless: 
 
 
 def test_messages_with_random_delays_never_sticks_nor_overpulls(
-    js: JetStream, nc: Connection, nats_server: LocalServer, restless: None, delayed: random.Random
+    js: JetStream, nc: Connection, nats_server: LocalServer, eager_switching: None, delayed: random.Random
 ) -> None:
     """Wake-ups that come late lose nothing: all messages in order, and no more asked for than was free."""
     consumer = stream_and_consumer(js, 700)  # some are in a buffer when it is stopped, and come again much later
@@ -110,7 +99,9 @@ def test_messages_with_random_delays_never_sticks_nor_overpulls(
             assert sum(pull.body["batch"] for pull in observer.pulls[seen:]) <= count + limit
 
 
-def test_consume_with_workers_and_random_delays(js: JetStream, restless: None, delayed: random.Random) -> None:
+def test_consume_with_workers_and_random_delays(
+    js: JetStream, eager_switching: None, delayed: random.Random
+) -> None:
     """Several workers, small buffers, late wake-ups: each message once."""
     consumer = stream_and_consumer(js, 500)
     counts: Counter[bytes] = Counter()
@@ -126,7 +117,7 @@ def test_consume_with_workers_and_random_delays(js: JetStream, restless: None, d
     assert set(counts.values()) == {1}
 
 
-def test_stop_at_any_moment_never_hangs(js: JetStream, restless: None, delayed: random.Random) -> None:
+def test_stop_at_any_moment_never_hangs(js: JetStream, eager_switching: None, delayed: random.Random) -> None:
     """stop() and drain() from another thread at random moments, while messages flow: it always ends."""
     consumer = stream_and_consumer(js, 3000, ack_policy="none")
     for round_ in range(30):
@@ -145,7 +136,7 @@ def test_stop_at_any_moment_never_hangs(js: JetStream, restless: None, delayed: 
             assert context.wait(10)
 
 
-def test_many_enders_at_once_are_idempotent(js: JetStream, restless: None) -> None:
+def test_many_enders_at_once_are_idempotent(js: JetStream, eager_switching: None) -> None:
     """stop, drain, deletion of the consumer and close of the connection, all at once."""
     stream_and_consumer(js, 200)
     for round_ in range(10):
@@ -162,7 +153,7 @@ def test_many_enders_at_once_are_idempotent(js: JetStream, restless: None) -> No
         assert error is None or isinstance(error, NatsError)
 
 
-def test_two_threads_in_one_stream_never_count_wrongly(js: JetStream, restless: None) -> None:
+def test_two_threads_in_one_stream_never_count_wrongly(js: JetStream, eager_switching: None) -> None:
     """Two threads that share a stream against the rules: each message once, refusals typed, and it pulls on."""
     consumer = stream_and_consumer(js, 2000, max_ack_pending=-1)
     counts: Counter[bytes] = Counter()
@@ -192,7 +183,7 @@ def test_two_threads_in_one_stream_never_count_wrongly(js: JetStream, restless: 
 
 
 def test_fetches_abandoned_by_many_threads_leave_nothing_behind(
-    js: JetStream, nc: Connection, restless: None
+    js: JetStream, nc: Connection, eager_switching: None
 ) -> None:
     """Hundreds of fetches closed, broken out of and dropped at once: no receiver stays."""
     consumer: Consumer = stream_and_consumer(js)

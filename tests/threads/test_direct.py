@@ -394,9 +394,9 @@ def test_second_request_during_a_turn(asker: Connection, responder: Responder) -
     assert (first.result().data, second.result().data) == (b"first", b"second")
 
 
+@pytest.mark.usefixtures("eager_switching")
 def test_threads_that_come_and_go(nc: Connection, nats_server: LocalServer) -> None:
     """Loops of one thread, in which the reader stands aside, with others that want it back all the time."""
-    interval = sys.getswitchinterval()
     stop = threading.Event()
 
     def disturb(number: int) -> int:
@@ -414,7 +414,6 @@ def test_threads_that_come_and_go(nc: Connection, nats_server: LocalServer) -> N
     with jetstream_sync.connect(nats_server.url) as other:
         other.subscribe("echo", cb=lambda msg: msg.respond(msg.data))
         other.flush()
-        sys.setswitchinterval(1e-6)
         try:
             disturbers = [InThread(disturb, number) for number in (1, 4, 9)]
             for number in range(3000):
@@ -422,7 +421,6 @@ def test_threads_that_come_and_go(nc: Connection, nats_server: LocalServer) -> N
                 ask(nc, b"%d" % number)
         finally:
             stop.set()
-            sys.setswitchinterval(interval)
         assert all(disturber.result() > 3 for disturber in disturbers)
     assert direct_of(nc).replies > 100
     assert not link_of(nc).requests.pending

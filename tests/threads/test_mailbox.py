@@ -5,24 +5,17 @@ from __future__ import annotations
 import ctypes
 import random
 import signal
-import sys
 import threading
 import time
-from collections.abc import Iterator
 
 import pytest
 
 from jetstream_sync._threads import Mailbox
 from jetstream_sync.errors import ConnectionClosedError, TimeoutError
 from tests.support.eventually import eventually
+from tests.support.signals import Interrupted
 
-
-@pytest.fixture(autouse=True)
-def eager_switching() -> Iterator[None]:
-    before = sys.getswitchinterval()
-    sys.setswitchinterval(1e-6)
-    yield
-    sys.setswitchinterval(before)
+pytestmark = pytest.mark.usefixtures("eager_switching")
 
 
 class Stop(Exception):
@@ -196,10 +189,6 @@ def test_taker_killed_at_any_moment_passes_its_wake_up_on() -> None:
     mailbox.close(ConnectionClosedError())
     survivor.join(5)
     assert not mailbox._waiters
-
-
-class Interrupted(Exception):
-    pass
 
 
 def test_signals_leave_no_dead_waiter_behind() -> None:

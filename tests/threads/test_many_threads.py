@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import random
-import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import pytest
 
@@ -16,15 +15,9 @@ from jetstream_sync.net.connection import link_of
 from jetstream_sync.testing import LocalServer
 from tests.support.eventually import eventually
 
+pytestmark = pytest.mark.usefixtures("eager_switching")
+
 THREADS = 32
-
-
-@pytest.fixture(autouse=True)
-def eager_switching() -> Iterator[None]:
-    before = sys.getswitchinterval()
-    sys.setswitchinterval(1e-5)
-    yield
-    sys.setswitchinterval(before)
 
 
 def run_in_threads(work: Callable[[int], object], count: int = THREADS) -> list[BaseException]:

@@ -17,10 +17,9 @@ CODE = (chain, fetch, messages, ordered, ordered_feed, take)
 
 
 @pytest.fixture
-def stream(js: JetStream) -> Stream:
-    made = js.create_stream(name="S", subjects=["s.>"])
+def filled(js: JetStream, stream: Stream) -> Stream:
     publish(js, 1, MESSAGES)
-    return made
+    return stream
 
 
 def by_next(ordered: OrderedConsumer) -> Callable[[list[int]], None]:
@@ -42,10 +41,10 @@ def by_fetch(ordered: OrderedConsumer) -> Callable[[list[int]], None]:
 
 @pytest.mark.parametrize("how", [by_next, by_fetch])
 def test_fetch_interrupted_anywhere_goes_on_with_the_next_message(
-    stream: Stream, how: Callable[[OrderedConsumer], Callable[[list[int]], None]]
+    filled: Stream, how: Callable[[OrderedConsumer], Callable[[list[int]], None]]
 ) -> None:
     """Wherever a signal handler raises, the next call in any thread goes on behind what was handed out."""
-    reader = stream.ordered_consumer()
+    reader = filled.ordered_consumer()
     take_some = how(reader)
     seen: list[int] = []
     elsewhere: list[int] = []
@@ -60,10 +59,10 @@ def test_fetch_interrupted_anywhere_goes_on_with_the_next_message(
 
 
 @pytest.mark.parametrize("form", ["next", "loop"])
-def test_messages_interrupted_anywhere_skip_nothing(stream: Stream, form: str) -> None:
+def test_messages_interrupted_anywhere_skip_nothing(filled: Stream, form: str) -> None:
     """An interrupted next() or iteration of an ordered messages() costs no message, and none comes twice."""
     seen: list[int] = []
-    with stream.ordered_consumer().messages(max_messages=50) as reader:
+    with filled.ordered_consumer().messages(max_messages=50) as reader:
 
         def take_some() -> None:
             if form == "next":

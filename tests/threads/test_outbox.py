@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import random
 import socket
-import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -18,13 +17,7 @@ from jetstream_sync.net.outbox import COALESCE_BYTES, HIGH_WATER, Outbox
 from jetstream_sync.net.transport import PlainTransport
 from tests.support.eventually import eventually
 
-
-@pytest.fixture(autouse=True)
-def eager_switching() -> Iterator[None]:
-    before = sys.getswitchinterval()
-    sys.setswitchinterval(1e-6)
-    yield
-    sys.setswitchinterval(before)
+pytestmark = pytest.mark.usefixtures("eager_switching")
 
 
 class CountingTransport(PlainTransport):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import random
 import threading
 from collections import Counter
-from collections.abc import Iterator
 from concurrent.futures import Future
 from typing import Any
 
@@ -31,11 +30,6 @@ IMPATIENT: dict[str, Any] = {
     "reconnect_time_wait_max": 0.05,
     "error_cb": lambda error: None,
 }
-
-
-@pytest.fixture
-def stream(js: JetStream) -> Stream:
-    return js.create_stream(name="S", subjects=["s.>"], storage="memory")
 
 
 def ids_of(stream: Stream) -> Counter[str]:
@@ -150,14 +144,6 @@ def test_reconnects_without_ids_end_every_future(nats_server: LocalServer, js: J
     stored = stream.get_info().state.messages
     assert len(set(acked)) == len(acked) <= stored <= len(futures)
     assert max(acked, default=0) <= stored
-
-
-@pytest.fixture
-def mute(nats_server: LocalServer) -> Iterator[str]:
-    with connect(nats_server.url) as listener:
-        listener.subscribe("mute")
-        listener.flush()
-        yield "mute"
 
 
 @pytest.mark.parametrize("subject", ["s.a", "mute"])

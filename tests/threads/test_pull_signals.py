@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -25,14 +24,11 @@ from tests.support.consuming import receivers
 from tests.support.eventually import eventually
 from tests.support.everywhere import everywhere
 from tests.support.observer import fill, stream_and_consumer
+from tests.support.threads import library_threads
 from tests.support.watchdog import InThread
 
+KINDS = ("js-refill", "js-consume", "js-progress", "js-drain", "js-check")
 MODULES = (consume, consumer, fetch, messages, pull, pull_subscription, refill, take, turn)
-
-
-def library_threads() -> set[str]:
-    kinds = ("js-refill", "js-consume", "js-progress", "js-drain", "js-check")
-    return {thread.name for thread in threading.enumerate() if thread.name.startswith(kinds)}
 
 
 @pytest.fixture
@@ -45,7 +41,7 @@ def nothing_left(nc: Connection) -> Iterator[Callable[[str], None]]:
         if not set(receivers(nc)) <= before:
             gc.collect()  # what the exception's frames still hold
         eventually(lambda: set(receivers(nc)) <= before, 3.0, f"no receiver after {where}")
-        eventually(lambda: not library_threads(), 3.0, f"no thread after {where}")
+        eventually(lambda: not library_threads(*KINDS), 3.0, f"no thread after {where}")
 
     return check
 

@@ -11,17 +11,13 @@ from tests.support.everywhere import everywhere
 from tests.support.observer import fill
 from tests.support.watchdog import InThread
 
-
-@pytest.fixture
-def stream(js: JetStream) -> JetStream:
-    js.create_stream(name="S", subjects=["s.>"])
-    return js
+pytestmark = pytest.mark.usefixtures("stream")
 
 
-def test_next_msg_interrupted_anywhere_leaves_the_turn_to_others(stream: JetStream) -> None:
+def test_next_msg_interrupted_anywhere_leaves_the_turn_to_others(js: JetStream) -> None:
     """Wherever a signal handler raises in next_msg(), another thread gets the next message."""
-    fill(stream, 1000)
-    sub = stream.subscribe("s.>", config={"ack_policy": "none"})
+    fill(js, 1000)
+    sub = js.subscribe("s.>", config={"ack_policy": "none"})
 
     def check(where: str) -> None:
         assert InThread(sub.next_msg, 1.0).error() is None, where

@@ -28,9 +28,9 @@ BIG = 40_000
 class Pipe:
     """A transport whose peer decrypts all that comes."""
 
-    def __init__(self, kit: CertKit) -> None:
+    def __init__(self, cert_kit: CertKit) -> None:
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        context.load_cert_chain(*map(str, kit.server()))
+        context.load_cert_chain(*map(str, cert_kit.server()))
         ours, theirs = socket.socketpair()
         ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
         self._peer = theirs
@@ -40,7 +40,7 @@ class Pipe:
         self._thread = threading.Thread(target=self._read, args=(context,), daemon=True)
         self._thread.start()
         self.transport = TLSTransport(
-            PlainTransport(ours), ssl.create_default_context(cafile=str(kit.ca_file)), "localhost"
+            PlainTransport(ours), ssl.create_default_context(cafile=str(cert_kit.ca_file)), "localhost"
         )
         self.transport.handshake(Deadline(10))
 
@@ -77,14 +77,9 @@ class Pipe:
         self.transport.close()
 
 
-@pytest.fixture(scope="module")
-def kit(tmp_path_factory: pytest.TempPathFactory) -> CertKit:
-    return CertKit(tmp_path_factory.mktemp("certs"))
-
-
 @pytest.fixture
-def pipe(kit: CertKit) -> Iterator[Pipe]:
-    with closing(Pipe(kit)) as pipe:
+def pipe(cert_kit: CertKit) -> Iterator[Pipe]:
+    with closing(Pipe(cert_kit)) as pipe:
         yield pipe
 
 
