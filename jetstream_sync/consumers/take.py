@@ -106,7 +106,7 @@ class Endless(Feed):
         return  # the next wait() finds out what was not accounted for
 
     def end_if_dropped(self) -> None:
-        """For threads of the feed: a finalizer of the user's object can be lost to a signal handler that raises."""
+        """For threads of the feed: a finalizer can be lost to a signal handler that raises in it."""
         if self.user is not None and self.user() is None and self.ended is None:
             self.end(SubscriptionClosedError("the message stream was dropped"), discard=True)
 
