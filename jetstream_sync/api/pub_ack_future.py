@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import concurrent.futures
+import time
 from _thread import allocate_lock
 from concurrent.futures import Future
 from threading import Condition
