@@ -171,6 +171,8 @@ def test_arguments_that_make_no_sense_are_refused_at_once(js: JetStream, nc: Con
     ordered = js.ordered_consumer("S")
     with pytest.raises(ValueError, match="max_workers"):
         ordered.consume(print, max_workers=2)
+    with pytest.raises(TypeError, match="priority groups"):
+        ordered.next(group="A")
     with pytest.raises(TypeError, match="callback"):
         ordered.consume("print")  # type: ignore[arg-type]
     with pytest.raises(TypeError, match="on_error"):
