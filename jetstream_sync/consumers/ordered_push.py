@@ -91,20 +91,16 @@ class OrderedPushInbound(PushInbound):
         except NotJSMessageError:
             pass  # a status of an old consumer
         except SequenceMismatchError:
-            self._wake()
+            self._watch.wake()
         self._not_messages += 1
         return False
 
-    def _on_heartbeat(self, block: bytes) -> None:
+    def on_heartbeat(self, block: bytes) -> None:
         try:
             self._chain.check_heartbeat(block)
         except SequenceMismatchError:
             pass
         if self._chain.lost:
-            self._wake()
-
-    def _wake(self) -> None:
-        if self._watch is not None:
             self._watch.wake()
 
     # --- reader thread ------------------------------------------------------------------------------
@@ -114,17 +110,15 @@ class OrderedPushInbound(PushInbound):
 
     # --- js-push ------------------------------------------------------------------------------------
 
-    def _on_silence(self, silence: float) -> None:
+    def on_silence(self, silence: float) -> None:
         self._chain.lose()
-        super()._on_silence(silence)
+        super().on_silence(silence)
 
-    def _on_wake(self) -> None:
-        watch = self._watch
-        assert watch is not None  # it is the one that calls
-        while self._chain.lost and self.link.connected and not watch.stopped:
+    def on_wake(self) -> None:
+        while self._chain.lost and self.link.connected and not self._watch.stopped:
             wait = self._chain.pause_left
             if wait:
-                watch.wait(wait)
+                self._watch.wait(wait)
             else:
                 self._replace()
 
