@@ -48,10 +48,9 @@ DEFINITE = (StreamNotFoundError, PermissionsError, ConnectionClosedError, ForkEr
 class OrderedPushInbound(PushInbound):
     """The receiver and feed of an ordered push subscription: see the module's text."""
 
-    def __init__(
-        self, client: ApiClient, subject: str, *, stream: str, template: ConsumerConfig, limits: PendingLimits
-    ) -> None:
-        super().__init__(client, subject, None, limits)
+    def __init__(self, client: ApiClient, stream: str, template: ConsumerConfig, limits: PendingLimits) -> None:
+        """`template` is an ordered_template()."""
+        super().__init__(client, client.link.new_inbox(), None, limits)
         self.stream_name = stream
         self.inspect = self._is_next
         self._chain = Chain(client, stream, template, definite=DEFINITE, created_is_recovered=True)
@@ -150,14 +149,11 @@ def ordered_template(
 
     The `ack_policy` explicit of a ConsumerConfig object is its default, and counts as not given.
     """
-    given: dict[str, Any] = {}
     if isinstance(config, ConsumerConfig):
-        given = {spec.name: getattr(config, spec.name) for spec in fields_of(ConsumerConfig)}
-        if given["ack_policy"] == AckPolicy.EXPLICIT:
-            del given["ack_policy"]
-    elif config is not None:
-        given = dict(config)
-    given.update(fields)
+        config = {spec.name: getattr(config, spec.name) for spec in fields_of(ConsumerConfig)}
+        if config["ack_policy"] == AckPolicy.EXPLICIT:
+            del config["ack_policy"]
+    given = {**(config or {}), **fields}
     if given.pop("flow_control", None) is False:
         raise ConsumerConfigError("an ordered consumer has flow control: leave it out", field="flow_control")
     given.pop("ack_wait", None)  # ADR-17: set without an error
