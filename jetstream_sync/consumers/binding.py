@@ -161,7 +161,13 @@ def check_existing(request: SubscribeRequest, info: ConsumerInfo) -> None:
     filters = {*(actual.filter_subjects or ()), *([actual.filter_subject] if actual.filter_subject else ())}
     text = f"{who} has the filter {', '.join(sorted(filters))}, which is not the subject {request.subject!r}"
     _refuse("filter_subject", text, filters and request.subject is not None and filters != {request.subject})
-    _check_config(request, actual, who)
+    not_compared = {"name", "filter_subject", "filter_subjects"}  # looked up by name; the filter was checked
+    if not request.ack_policy_asked:
+        not_compared.add("ack_policy")
+    differing = [name for name in differences(request.config, actual) if name not in not_compared]
+    details = (f"{name} is {_shown(actual, name)}, not {_shown(request.config, name)}" for name in differing)
+    text = f"{who} differs from what is asked for, and is not changed: {', '.join(details)}"
+    _refuse(", ".join(differing), text, differing)
 
 
 def _check_group(queue: str | None, info: ConsumerInfo, who: str) -> None:
@@ -177,20 +183,8 @@ def _check_group(queue: str | None, info: ConsumerInfo, who: str) -> None:
         _refuse(name, f"{who} has {name}, which is not supported with a queue", getattr(info.config, name))
 
 
-def _check_config(request: SubscribeRequest, actual: ConsumerConfig, who: str) -> None:
-    not_compared = {"name", "filter_subject", "filter_subjects"}  # looked up by name; the filter was checked
-    if not request.ack_policy_asked:
-        not_compared.add("ack_policy")
-    differing = [name for name in differences(request.config, actual) if name not in not_compared]
-    if differing:
-        details = ", ".join(
-            f"{name} is {_shown(getattr(actual, name))}, not {_shown(getattr(request.config, name))}"
-            for name in differing
-        )
-        _refuse(", ".join(differing), f"{who} differs from what is asked for, and is not changed: {details}")
-
-
-def _shown(value: Any) -> str:
+def _shown(config: ConsumerConfig, name: str) -> str:
+    value = getattr(config, name)
     return str(value) if isinstance(value, WireEnum) else repr(value)
 
 
@@ -286,41 +280,30 @@ def subscribe(
     request = SubscribeRequest.make(
         subject, stream=stream, bind=consumer, durable=durable, config=config, fields=asked, queue=queue
     )
+    stream = find_stream(client, request)
     if ordered_consumer:
-        return _subscribe_ordered(client, request, cb, limits)
-    return _subscribe_push(client, request, cb if cb is None or manual_ack else acking(cb), limits)
+        ordered = OrderedPushInbound(client, stream, request.config, limits)
+        return _subscribed(ordered, ordered.create_first, cb)
+    return _subscribe_push(client, stream, request, cb if cb is None or manual_ack else acking(cb), limits)
 
 
 def _subscribe_push(
-    client: ApiClient, request: SubscribeRequest, callback: Callback | None, limits: PendingLimits
+    client: ApiClient, stream: str, request: SubscribeRequest, callback: Callback | None, limits: PendingLimits
 ) -> PushSubscription:
     """ADR-15's workflow: look up, subscribe, create, in this order."""
-    stream = find_stream(client, request)
     info = look_up(client, stream, request)
-    own_subject = request.config.deliver_subject or client.link.new_inbox()
-    subject = own_subject if info is None else _deliver_subject(info)
+    subject = (request if info is None else info).config.deliver_subject or client.link.new_inbox()
     inbound = PushInbound(client, subject, request.queue, limits)
 
     def bind() -> None:
         # After the SUB: interest is how the server tells a durable in use from one that is free.
-        found = Found(info, False) if info is not None else create(client, stream, request, subject)
+        found = create(client, stream, request, subject) if info is None else Found(info, False)
         if info is None and not found.created:
             # Another client was faster: messages go to that consumer's subject.
-            client.link.move(inbound, publish_subject(_deliver_subject(found.info)))
+            client.link.move(inbound, publish_subject(found.info.config.deliver_subject or ""))
         inbound.attach(found.info, created=found.created)
 
     return _subscribed(inbound, bind, callback)
-
-
-def _subscribe_ordered(
-    client: ApiClient, request: SubscribeRequest, callback: Callback | None, limits: PendingLimits
-) -> PushSubscription:
-    """Subscribe, then create the first consumer. `request.config` is an ordered_template()."""
-    stream = find_stream(client, request)
-    inbound = OrderedPushInbound(
-        client, client.link.new_inbox(), stream=stream, template=request.config, limits=limits
-    )
-    return _subscribed(inbound, inbound.create_first, callback)
 
 
 def _subscribed(inbound: PushInbound, bind: Callable[[], None], callback: Callback | None) -> PushSubscription:
@@ -336,9 +319,3 @@ def _subscribed(inbound: PushInbound, bind: Callable[[], None], callback: Callba
     except BaseException:  # also of a signal handler: the caller does not get to hold it
         inbound.abandon()
         raise
-
-
-def _deliver_subject(info: ConsumerInfo) -> str:
-    subject = info.config.deliver_subject
-    assert subject  # check_existing saw to it, or we created it so
-    return subject

@@ -230,19 +230,16 @@ class Chain:
     # --- generations ----------------------------------------------------------------------------------
 
     def current(self, pause: Callable[[float], None], deadline: Deadline, report: ErrorCallback) -> PullTarget:
-        """The present generation, or a new one when there is none to rely on. Blocks and raises as create()."""
+        """The present generation, for pulls, or a new one when there is none to rely on.
+
+        Creating it blocks for the server's reply, and in `pause` between two tries. Raises an error that trying
+        again would not change; at `deadline`, or after the last attempt, the last error. `report` is told of
+        those before.
+        """
         target = self._target
         if target is not None and not self.lost and self._is_fresh():
             return target
         self.discard()
-        return self.create(pause, deadline, report)
-
-    def create(self, pause: Callable[[float], None], deadline: Deadline, report: ErrorCallback) -> PullTarget:
-        """The next generation, for pulls.
-
-        Blocks for the server's reply, and in `pause` between two tries. Raises an error that trying again would
-        not change; at `deadline`, or after the last attempt, the last error. `report` is told of those before.
-        """
         attempts = 0
         while True:
             pause(min(self.pause_left, deadline.wait_time()))
