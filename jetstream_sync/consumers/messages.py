@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Iterator
 from datetime import timedelta
 from typing import Any
@@ -26,6 +27,7 @@ class StreamFeed:
 
     def __init__(self, endless: Endless) -> None:
         self.endless = endless
+        endless.user = weakref.ref(self)
         self.link = endless.link
         self.sized = endless.sized
         self.inspect = endless.inspect

@@ -290,6 +290,7 @@ class Refill(Endless):
 
     def look(self) -> float:
         """Do what is due; returns after how many seconds to look again unless woken up before."""
+        self.end_if_dropped()
         self._check_heartbeat()
         self._pull_if_due()
         if self._needs_check and self.ended is None:

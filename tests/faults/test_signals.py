@@ -19,7 +19,8 @@ from jetstream_sync.errors import TimeoutError
 from jetstream_sync.net.connection import link_of
 from jetstream_sync.testing import LocalServer
 from tests.support.eventually import eventually
-from tests.support.storm import DOUBLES, Interrupted, Sender, Storm, Verifier
+from tests.support.signals import Interrupted
+from tests.support.storm import DOUBLES, Sender, Storm, Verifier
 
 # A signal comes this long after the call began, which then is blocked.
 SIGNAL_AFTER = 0.15

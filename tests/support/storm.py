@@ -14,15 +14,12 @@ from typing import Any
 
 import jetstream_sync
 from jetstream_sync import Connection, Message
+from tests.support.signals import Interrupted
 
 # How many of the interruptions are followed by a second one. Python 3.10 looks for signals between an exception
 # and the `with` statement it leaves, whose lock then stays locked: there no program survives a second one.
 DOUBLES = 0.4 if sys.version_info >= (3, 11) else 0.0
 LIBRARY = os.path.dirname(jetstream_sync.__file__)
-
-
-class Interrupted(Exception):
-    """What the signal handlers of a storm raise."""
 
 
 class Storm:

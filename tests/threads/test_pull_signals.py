@@ -21,7 +21,7 @@ from jetstream_sync.consumers import (
 )
 from tests.support.consuming import receivers
 from tests.support.eventually import eventually
-from tests.support.everywhere import everywhere
+from tests.support.interrupts import everywhere
 from tests.support.observer import fill, stream_and_consumer
 from tests.support.threads import library_threads
 from tests.support.watchdog import InThread
