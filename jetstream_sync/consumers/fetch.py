@@ -5,6 +5,7 @@ The consuming thread does everything; another one may close a batch, and the gar
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -34,8 +35,7 @@ class BatchFeed:
         self.inspect = target.inspector(options.priority)
         self.received = 0
         self.bytes = 0
-        self.over = False
-        """Nothing more is to be handed out."""
+        self.over = False  # nothing more is to be handed out
         box: Mailbox[RawMessage] = Mailbox(before_wait=self.link.outbox.flush)
         self.items = box.items
         self._clock = heartbeat_clock(options)
@@ -192,4 +192,4 @@ def next_message(target: PullTarget, options: FetchOptions) -> JetStreamMessage 
 
 
 def heartbeat_clock(options: FetchOptions) -> HeartbeatClock | None:
-    return HeartbeatClock(options.heartbeat) if options.heartbeat else None
+    return HeartbeatClock(options.heartbeat, clock=time.monotonic) if options.heartbeat else None

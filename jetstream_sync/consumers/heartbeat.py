@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import time
-
-from .._deadline import Clock
+from collections.abc import Callable
 
 PULL_FACTOR = 2  # ADR-37: two heartbeats missed
 PUSH_FACTOR = 3  # ADR-15: nothing for three intervals
@@ -13,15 +11,12 @@ PUSH_FACTOR = 3  # ADR-15: nothing for three intervals
 class HeartbeatClock:
     """Measures the silence since the last message or status, and tells when it has lasted too long.
 
-    What counts is the time of arrival. Before it calls `due()`, the owner passes the arrival time of the newest
-    item in its mailbox to `reset(at=…)`; so a slow callback does not look like a missed heartbeat. While the
-    silence lasts, the alarm repeats after each window. While the clock is paused there is no alarm: when
-    disconnected, or when no pull is at the server, no heartbeat can come. `resume()` starts a full window.
-
-    Nothing here blocks.
+    What counts is the time of arrival, which the owner passes to `reset()` before it calls `due()`: a slow
+    callback must not look like a missed heartbeat. While the silence lasts, the alarm repeats after each window.
+    The owner pauses the clock while no heartbeat can come: disconnected, or without a pull at the server.
     """
 
-    def __init__(self, interval: float, factor: int = PULL_FACTOR, *, clock: Clock = time.monotonic) -> None:
+    def __init__(self, interval: float, factor: int = PULL_FACTOR, *, clock: Callable[[], float]) -> None:
         self.window = interval * factor
         self._clock = clock
         self.paused = False

@@ -156,7 +156,12 @@ def ordered_config(fields: Mapping[str, Any]) -> ConsumerConfig:
             raise ConsumerConfigError(f"an ordered consumer cannot have {name}: leave it out", field=name)
     config = ConsumerConfig(**{"inactive_threshold": INACTIVE_THRESHOLD, **copy.deepcopy(given), **FIXED})
     _check_start(config)
-    _check_filters(config)
+    if config.filter_subject and config.filter_subjects:
+        raise ConsumerConfigError(
+            "filter_subject and filter_subjects exclude each other: give one of them", field="filter_subjects"
+        )
+    if config.deliver_policy == DeliverPolicy.LAST_PER_SUBJECT and not config.filter_subject:
+        config.filter_subjects = config.filter_subjects or [">"]  # the server wants one
     if not config.inactive_threshold:
         raise ConsumerConfigError("inactive_threshold must be more than 0 s", field="inactive_threshold")
     return config
@@ -174,12 +179,3 @@ def _check_start(config: ConsumerConfig) -> None:
                 )
         elif config.deliver_policy == policy:
             raise ConsumerConfigError(f"deliver_policy {policy!s} needs {name}", field=name)
-
-
-def _check_filters(config: ConsumerConfig) -> None:
-    if config.filter_subject and config.filter_subjects:
-        raise ConsumerConfigError(
-            "filter_subject and filter_subjects exclude each other: give one of them", field="filter_subjects"
-        )
-    if config.deliver_policy == DeliverPolicy.LAST_PER_SUBJECT and not config.filter_subject:
-        config.filter_subjects = config.filter_subjects or [">"]  # the server wants one

@@ -87,6 +87,9 @@ class ArrivedStatus(tuple):  # type: ignore[type-arg]
         return made
 
 
+Box = Mailbox[RawMessage] | Slot[RawMessage]
+
+
 class PullOwner(Protocol):
     """Is told of the connection in place of a pull that outlives a session."""
 
@@ -115,41 +118,25 @@ class Pull(Receiver):
     asked = False  # a request is under way
     broken = False  # nothing more will come: the connection was lost, or the server refused something
     ended = False  # end() was called and has done its work
-    _owner: PullOwner | None = None
-    _sized = False
-    _limit = 0  # the server ends the interest after so many; 0: never
     _draining = False
     _frame: bytes | None = None  # the newest request
 
     def __init__(
-        self,
-        target: PullTarget,
-        box: Mailbox[RawMessage] | Slot[RawMessage],
-        owner: PullOwner | None = None,
-        *,
-        sized: bool = False,
-        limit: int = 0,
+        self, target: PullTarget, box: Box, owner: PullOwner | None = None, *, sized: bool = False, limit: int = 0
     ) -> None:
-        """Sends nothing. `sized`: count bytes for the owner, not messages. `limit`: as by limit()."""
+        """Sends nothing. `sized`: count bytes for the owner, not messages. `limit`: after so many messages and
+        statuses the server ends the interest; 0: it does not."""
         self.target = target
         self.link = link = target.link
         self.box = box
         self.acks = target.acks
         if type(box) is Mailbox:
             self.items = box.items
+        # The subject of statuses; stored messages have subjects of their own.
         self.wire_subject = self.reply = link.next_inbox()
-        """The reply is the subject of statuses; stored messages have subjects of their own."""
-        if owner is not None:
-            self._owner = owner
-            self._sized = sized
-        if limit:
-            self._limit = limit
+        self._owner, self._sized, self._limit = owner, sized, limit
 
     # --- any thread -----------------------------------------------------------------------------------
-
-    def open(self) -> None:
-        """Subscribe, if that has not been done. The SUB leaves with the next thing that is sent."""
-        self.link.open(self)
 
     def ask(self, body: bytes, reply: bytes | None = None) -> None:
         """Send a request, subscribing first where needed. Never blocks. `reply`: for a wildcard subscription."""
@@ -170,10 +157,6 @@ class Pull(Receiver):
         """The request has been answered in full: the pull is idle and may be asked again."""
         self.asked = False
         self._frame = None
-
-    def limit(self, count: int) -> None:
-        """Have the server end the interest after `count` messages and statuses in all. It must be open."""
-        self.link.limit(self, count)
 
     def wait(self, deadline: Deadline, clock: HeartbeatClock | None = None) -> RawMessage:
         """The next message or status; the one place that blocks for it.

@@ -51,27 +51,20 @@ class Priority(NamedTuple):
     min_ack_pending: int | None = None
     priority: int | None = None
 
-    @classmethod
-    def make(
-        cls,
-        group: str | None = None,
-        min_pending: int | None = None,
-        min_ack_pending: int | None = None,
-        priority: int | None = None,
-    ) -> Priority:
-        """Checked: ValueError or TypeError names the option that is wrong."""
-        if group is None and min_pending is None and min_ack_pending is None and priority is None:
-            return _NO_PRIORITY
-        if group is not None and not isinstance(group, str):
-            raise TypeError(f"group must be a str, not {type(group).__name__}")
-        if group == "":
+    def checked(self) -> Priority:
+        """Itself. ValueError or TypeError names the option that is wrong."""
+        if self == _NO_PRIORITY:
+            return self
+        if self.group is not None and not isinstance(self.group, str):
+            raise TypeError(f"group must be a str, not {type(self.group).__name__}")
+        if self.group == "":
             raise ValueError("group must not be empty")
-        check_integer(min_pending, "min_pending", 1)
-        check_integer(min_ack_pending, "min_ack_pending", 1)
-        check_integer(priority, "priority", 0, 9)
-        if group is None:
+        check_integer(self.min_pending, "min_pending", 1)
+        check_integer(self.min_ack_pending, "min_ack_pending", 1)
+        check_integer(self.priority, "priority", 0, 9)
+        if self.group is None:
             raise ValueError("min_pending, min_ack_pending and priority need a priority group: give group")
-        return cls(group, min_pending, min_ack_pending, priority)
+        return self
 
 
 _NO_PRIORITY = Priority()

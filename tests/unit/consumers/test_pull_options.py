@@ -235,7 +235,7 @@ def test_consume_accepts_the_bounds_themselves(arguments: dict[str, Any]) -> Non
 
 def test_priority_goes_with_every_pull() -> None:
     """A fetch's and a consume's pulls carry the priority options."""
-    priority = Priority.make(group="g", min_pending=5, min_ack_pending=6, priority=9)
+    priority = Priority(group="g", min_pending=5, min_ack_pending=6, priority=9).checked()
     sent = {"group": "g", "min_pending": 5, "min_ack_pending": 6, "priority": 9}
     fetch = json.loads(FetchOptions.make(1, priority=priority).body("pin"))
     consume = json.loads(ConsumeOptions.make(priority=priority).body(1, 0))
@@ -264,4 +264,4 @@ def test_priority_refuses_what_is_out_of_bounds(
 ) -> None:
     """Priority options are checked and need their group."""
     with pytest.raises(error, match=names):
-        Priority.make(**arguments)
+        Priority(**arguments).checked()

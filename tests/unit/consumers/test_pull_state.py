@@ -27,8 +27,8 @@ def make(**options: Any) -> PullState:
 
 def take(state: PullState, count: int, size: int = 0) -> None:
     """Messages come out of the mailbox and are processed."""
-    state.received(count, size)
-    state.processed(count, size)
+    state.received(size or count)
+    state.processed(size or count)
 
 
 def tell(state: PullState, status: Status, left: Pending = NOTHING, at: float = 1.0) -> None:
@@ -69,8 +69,8 @@ def test_next_pull_comes_at_the_threshold(
     """At the threshold or below it the buffer is filled again, above it not."""
     state = make(max_messages=limit, threshold_messages=threshold)
     state.take_pull(0.0)
-    state.received(limit, 0)
-    due = state.processed(done, 0)
+    state.received(limit)
+    due = state.processed(done)
     assert due == state.due == (expected is not None)
     assert state.take_pull(0.0) == expected
     assert state.pending == (limit if expected else limit - done)
@@ -91,7 +91,7 @@ def test_received_messages_stay_pending_until_processed() -> None:
     """A full mailbox is a full buffer: receiving alone frees nothing."""
     state = make(max_messages=10)
     state.take_pull(0.0)
-    state.received(10, 0)
+    state.received(10)
     assert (state.pending, state.outstanding) == (10, 0)
     assert state.take_pull(0.0) is None
 
@@ -120,7 +120,7 @@ def test_status_with_pending_headers_gives_back_exactly_that(status: Status) -> 
     """Pending headers are subtracted whatever the status says; what was received stays."""
     state = make(max_messages=10)
     state.take_pull(0.0)
-    state.received(3, 0)
+    state.received(3)
     tell(state, status, Pending(7, 0), 30.0)
     assert (state.pending, state.outstanding) == (3, 0)
     assert state.take_pull(30.0) == PullAmount(7, 0)
@@ -140,7 +140,7 @@ def test_status_with_absurd_pending_headers_never_goes_below_zero() -> None:
     """More given back than was asked for is all of it; negative numbers are read as 0 by pending_of."""
     state = make(max_messages=10)
     state.take_pull(0.0)
-    state.received(4, 0)
+    state.received(4)
     tell(state, TIMEOUT, Pending(10**18, 0), 30.0)
     assert (state.pending, state.outstanding) == (4, 0)
     tell(state, TIMEOUT, Pending(5, 0), 30.0)
@@ -156,7 +156,7 @@ def test_status_without_pending_headers_ends_the_only_pull(status: Status) -> No
     """What the pull had outstanding is given back, what was received of it stays pending, and a pull is due."""
     state = make(max_messages=10)
     state.take_pull(0.0)
-    state.received(3, 0)
+    state.received(3)
     tell(state, status)
     assert (state.pending, state.outstanding) == (3, 0)
     assert state.take_pull(2.0) == PullAmount(7, 0)
@@ -226,10 +226,10 @@ def test_message_larger_than_the_free_bytes_waits_for_more_room() -> None:
     """A message that did not fit beside what is held is not asked for again until more is free."""
     state = make(max_bytes=1000)
     state.take_pull(0.0)
-    state.received(1, 100)
+    state.received(100)
     tell(state, TOO_BIG, Pending(999_999, 900))
     assert state.take_pull(1.0) is None  # 900 free, which is known to be too little
-    assert state.processed(1, 100)
+    assert state.processed(100)
     assert state.take_pull(1.0) == PullAmount(1_000_000, 1000)
 
 
@@ -248,11 +248,11 @@ def test_more_received_than_asked_for_is_held_too() -> None:
     """Messages that were not asked for occupy the buffer all the same."""
     state = make(max_messages=10)
     state.take_pull(0.0)
-    state.received(14, 0)
+    state.received(14)
     assert (state.pending, state.outstanding) == (14, 0)
-    state.processed(8, 0)
+    state.processed(8)
     assert state.take_pull(0.0) is None
-    state.processed(1, 0)
+    state.processed(1)
     assert state.take_pull(0.0) == PullAmount(5, 0)
 
 
@@ -260,12 +260,12 @@ def test_reset_forgets_pulls_but_not_messages() -> None:
     """After a reconnect the new pull leaves room for what is held and what is unread."""
     state = make(max_messages=10)
     state.take_pull(0.0)
-    state.received(2, 0)
-    state.reset(unread_count=3)
+    state.received(2)
+    state.reset(3)
     assert (state.pending, state.outstanding) == (5, 3)
     assert state.take_pull(1.0) == PullAmount(5, 0)
     take(state, 3)
-    state.processed(2, 0)
+    state.processed(2)
     assert (state.pending, state.outstanding) == (5, 5)
 
 
@@ -273,7 +273,7 @@ def test_reset_by_bytes_takes_the_unread_bytes() -> None:
     """With max_bytes it is the bytes in the mailbox that count."""
     state = make(max_bytes=1000)
     state.take_pull(0.0)
-    state.reset(3, 400)
+    state.reset(400)
     assert state.take_pull(1.0) == PullAmount(1_000_000, 600)
 
 
@@ -309,7 +309,7 @@ def test_status_from_before_a_reset_gives_nothing_back(status: Status, left: Pen
     """The status of a shutdown that is read after the reconnect ends neither the new pull nor unread messages."""
     state = make(max_messages=10)
     state.take_pull(0.0)
-    state.reset(unread_count=4)
+    state.reset(4)
     assert state.take_pull(2.0) == PullAmount(6, 0)
     tell(state, status, left, at=1.0)
     take(state, 4)

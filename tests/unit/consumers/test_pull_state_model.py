@@ -146,7 +146,7 @@ class Consuming(RuleBasedStateMachine):
         for _ in range(min(count, len(self.server.mailbox))):
             at, item = self.server.mailbox.popleft()
             if isinstance(item, int):
-                self.state.received(1, item)
+                self.state.received(self.cost(item))
                 self.held.append(item)
             else:
                 self.state.status(classify(item[0]), item[1], at)
@@ -158,7 +158,7 @@ class Consuming(RuleBasedStateMachine):
     @rule(count=st.integers(1, 8))
     def process(self, count: int) -> None:
         for _ in range(min(count, len(self.held))):
-            assert self.state.processed(1, self.held.popleft()) == self.state.due
+            assert self.state.processed(self.cost(self.held.popleft())) == self.state.due
 
     @precondition(lambda self: self.connected and not self.server.waiting and not self.server.mailbox)
     @rule()
@@ -177,7 +177,7 @@ class Consuming(RuleBasedStateMachine):
 
     def reset(self) -> None:
         unread = [item for _, item in self.server.mailbox if isinstance(item, int)]
-        self.state.reset(len(unread), sum(unread))
+        self.state.reset(sum(map(self.cost, unread)))
 
     # --- what the server does -------------------------------------------------------------------
 
