@@ -159,15 +159,11 @@ class FetchOptions(NamedTuple):
 
 
 class ConsumeOptions(NamedTuple):
-    """One consume or messages. Made by `make`, which checks every bound.
+    """One consume or messages. Made by `make`, which checks every bound."""
 
-    Exactly one of `max_messages` and `max_bytes` is set, and the threshold that goes with it.
-    """
-
-    max_messages: int | None
-    max_bytes: int | None
-    threshold_messages: int | None
-    threshold_bytes: int | None
+    limit: int  # max_messages, or max_bytes
+    threshold: int
+    by_bytes: bool
     expires_ns: int
     heartbeat_ns: int
     priority: Priority = _NO_PRIORITY
@@ -189,24 +185,17 @@ class ConsumeOptions(NamedTuple):
         """
         check_integer(max_messages, "max_messages", 1)
         check_integer(max_bytes, "max_bytes", 1)
-        if max_bytes is None:
-            max_messages = DEFAULT_MAX_MESSAGES if max_messages is None else max_messages
-        elif max_messages is None or max_messages == DEFAULT_MAX_MESSAGES:
-            max_messages = None
-        else:
+        by_bytes = max_bytes is not None
+        if by_bytes and max_messages not in (None, DEFAULT_MAX_MESSAGES):
             raise ValueError("max_messages and max_bytes exclude each other: give one of them")
+        limit = max_bytes or max_messages or DEFAULT_MAX_MESSAGES
         expires_ns = _nanoseconds(expires, "expires")
         if expires_ns < _MIN_CONSUME_EXPIRES:
             raise ValueError(f"expires must be at least 1 s: {expires}")
-        return cls(
-            max_messages,
-            max_bytes,
-            _threshold(threshold_messages, "messages", max_messages),
-            _threshold(threshold_bytes, "bytes", max_bytes),
-            expires_ns,
-            _heartbeat(idle_heartbeat, expires_ns, of_consume=True),
-            priority,
-        )
+        for_messages = _threshold(threshold_messages, "messages", 0 if by_bytes else limit)
+        threshold = _threshold(threshold_bytes, "bytes", max_bytes or 0) or for_messages
+        heartbeat_ns = _heartbeat(idle_heartbeat, expires_ns, of_consume=True)
+        return cls(limit, threshold, by_bytes, expires_ns, heartbeat_ns, priority)
 
     @property
     def expires(self) -> float:
@@ -218,8 +207,9 @@ class ConsumeOptions(NamedTuple):
         """Seconds between heartbeats; a consume always has them."""
         return self.heartbeat_ns / _SECOND
 
-    def body(self, batch: int, max_bytes: int, pin_id: str | None = None) -> bytes:
-        """The JSON of one of its pulls (`PullState.take_pull` says how much to ask for)."""
+    def body(self, units: int, pin_id: str | None = None) -> bytes:
+        """The JSON of one of its pulls, for so many messages or bytes."""
+        batch, max_bytes = (BATCH_FOR_BYTES, units) if self.by_bytes else (units, 0)
         return pull_body(batch, self.expires_ns, max_bytes, self.heartbeat_ns, False, self.priority, pin_id)
 
 
@@ -255,14 +245,12 @@ def _heartbeat(heartbeat: Duration | None, expires_ns: int, *, of_consume: bool 
     return heartbeat_ns
 
 
-def _threshold(threshold: int | None, unit: str, limit: int | None) -> int | None:
+def _threshold(threshold: int | None, unit: str, limit: int) -> int:
     name = f"threshold_{unit}"
-    if limit is None:
-        if threshold is not None:
-            raise ValueError(f"{name} goes with max_{unit}, which is not set")
-        return None
     if threshold is None:
-        return max(1, limit // 2)
+        return min(limit, max(1, limit // 2))
+    if not limit:
+        raise ValueError(f"{name} goes with max_{unit}, which is not set")
     check_integer(threshold, name, 1)
     if threshold > limit:
         raise ValueError(f"{name} must be at most max_{unit}: {threshold} of {limit}")

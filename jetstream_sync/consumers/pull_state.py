@@ -35,15 +35,8 @@ from __future__ import annotations
 from collections import deque
 from typing import NamedTuple
 
-from .pull_options import BATCH_FOR_BYTES, ConsumeOptions, client_grace
+from .pull_options import ConsumeOptions, client_grace
 from .status import Ends, Kind, Pending, Rule
-
-
-class PullAmount(NamedTuple):
-    """What the next pull request asks for; max_bytes 0 means no limit."""
-
-    batch: int
-    max_bytes: int
 
 
 class _Asked(NamedTuple):
@@ -59,13 +52,9 @@ class PullState:
     """The pending count of a consume, and the pull to send next. The module says which thread may call what."""
 
     def __init__(self, options: ConsumeOptions) -> None:
-        self._by_bytes = options.max_bytes is not None
-        limit = options.max_bytes if self._by_bytes else options.max_messages
-        threshold = options.threshold_bytes if self._by_bytes else options.threshold_messages
-        assert limit is not None  # ConsumeOptions.make sets both
-        assert threshold is not None
-        self._limit = limit
-        self._threshold = min(threshold, limit - 1)  # at the limit nothing is free to ask for
+        self._by_bytes = options.by_bytes
+        self._limit = options.limit
+        self._threshold = min(options.threshold, options.limit - 1)  # at the limit nothing is free to ask for
         self._expires = options.expires
         self._grace = client_grace(options.expires)
         self._pulls: deque[_Asked] = deque()
@@ -103,8 +92,8 @@ class PullState:
 
     # --- events -------------------------------------------------------------------------------------
 
-    def take_pull(self, at: float) -> PullAmount | None:
-        """The pull to send now, already counted as asked for; None when enough is pending.
+    def take_pull(self, at: float) -> int | None:
+        """How many units to ask for now, already counted as asked for; None when enough is pending.
 
         `at` is the time before it is sent, on the same clock as the arrival of statuses. If it cannot be sent, the
         connection is lost; the `reset` after the reconnect removes it.
@@ -116,7 +105,7 @@ class PullState:
         self._pulls.append(_Asked(self._asked, self._asked + room, at, before))
         self._asked += room
         self._set_due()
-        return PullAmount(BATCH_FOR_BYTES, room) if self._by_bytes else PullAmount(room, 0)
+        return room
 
     def received(self, units: int) -> None:
         """So much was taken from the mailbox."""

@@ -80,7 +80,7 @@ class Refill(Endless):
         self.title = f"consumer {target.name} of {target.stream_name}"
         self.on_error = on_error
         self.ack_wait = target.ack_wait
-        self.sized = options.max_bytes is not None
+        self.sized = options.by_bytes
         self.inspect = target.inspector(options.priority)
         self.number = next(_numbers)
         self.box: Mailbox[RawMessage] = Mailbox(before_wait=self.link.outbox.flush)
@@ -97,7 +97,7 @@ class Refill(Endless):
         self._epoch = 0  # how many sessions were lost
         self._answers_read = 0
         # While a pull is due and may not be sent yet, accounting for each message would gain nothing.
-        self._quantum_when_due = max(1, min(MOST_UNACCOUNTED, (options.threshold_messages or 0) // 8))
+        self._quantum_when_due = max(1, min(MOST_UNACCOUNTED, options.threshold // 8))
         self._wakeup = Wakeup()
         self._thread: threading.Thread | None = None
 
@@ -314,14 +314,14 @@ class Refill(Endless):
             if not self._may_pull() or self._backoff.remaining(now):
                 return False
             owed = self._expects_heartbeat()
-            amount = self._state.take_pull(now)
-            if amount is None:
+            units = self._state.take_pull(now)
+            if units is None:
                 return False
             if not owed:
                 self._clock.reset(now)  # until this pull there was nothing to hear
             self._resume_clock()
             epoch = self._epoch
-        body = self._options.body(amount.batch, amount.max_bytes, self.target.pin_id(self._options.priority))
+        body = self._options.body(units, self.target.pin_id(self._options.priority))
         try:
             self.pull.ask(body)
         except NatsError:

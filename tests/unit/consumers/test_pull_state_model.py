@@ -131,10 +131,9 @@ class Consuming(RuleBasedStateMachine):
     def refill(self) -> None:
         if not self.connected:
             return
-        pull = self.state.take_pull(self.tick())
-        if pull is None:
+        units = self.state.take_pull(self.tick())
+        if units is None:
             return
-        units = pull.max_bytes if self.by_bytes else pull.batch
         assert 1 <= units <= self.limit
         assert self.state.pending == self.limit
         if self.exact:
