@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
-from datetime import timedelta
 from typing import Any
 
 from ..api.client import ApiClient
@@ -16,12 +14,9 @@ from .consume import Callback, ConsumeContext, start_consume
 from .fetch import MessageBatch, fetch, next_message
 from .messages import MessageStream
 from .pull import PullTarget
-from .pull_options import DEFAULT_MAX_MESSAGES, ConsumeOptions, FetchOptions, Priority
+from .pull_options import DEFAULT_MAX_MESSAGES, ConsumeOptions, Duration, FetchOptions, Priority
 from .refill import Refill
-from .take import Endless
-
-Duration = float | timedelta
-ErrorCallback = Callable[[Exception], Any]
+from .take import Endless, ErrorCallback
 
 
 class PullConsumer(ABC):

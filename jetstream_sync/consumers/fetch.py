@@ -156,8 +156,7 @@ def raw_runs(batch: MessageBatch, most: int) -> Iterator[list[RawMessage]]:
 def next_message(target: PullTarget, options: FetchOptions) -> JetStreamMessage | None:
     """One message, or None when none came within `expires`. Raises as a fetch does.
 
-    Without heartbeats a pull for one message is answered by one thing, a message or a status. So it needs no
-    queue, and the server is told with the subscription to end it after one.
+    Without heartbeats one thing answers, as for a BatchFeed: so no queue is needed.
     """
     expires, priority, link = options.expires, options.priority, target.link
     clock = heartbeat_clock(options)

@@ -23,10 +23,11 @@ from ..errors import (
 )
 from ..protocol.subjects import valid_name
 from .chain import Chain
-from .consumer import ErrorCallback, PullConsumer
+from .consumer import PullConsumer
 from .fetch import MessageBatch
 from .ordered_feed import OrderedFeed, OrderedStream, ordered_fetch, ordered_next
 from .pull_options import ConsumeOptions, FetchOptions, Priority, check_integer
+from .take import ErrorCallback
 
 # Creating the consumer again would get the same reply.
 DEFINITE = (StreamNotFoundError, BadRequestError, PermissionsError, ConnectionClosedError, ForkError)
@@ -95,8 +96,7 @@ class OrderedConsumer(PullConsumer):
 
     @property
     def name(self) -> str | None:
-        """The present name of the consumer on the server: a new one each time it is replaced, None before the
-        first."""
+        """The consumer's present name on the server: a new one each time it is replaced; None before the first."""
         info = self._chain.info
         return None if info is None else info.name
 

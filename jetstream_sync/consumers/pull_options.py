@@ -21,7 +21,6 @@ BATCH_FOR_BYTES = 1_000_000  # ADR-37: what `batch` is when only max_bytes limit
 
 _SECOND = 1_000_000_000
 _INT64_MAX = 2**63 - 1  # the server's integers
-_MIN_CONSUME_EXPIRES = _SECOND
 _MIN_CONSUME_HEARTBEAT = _SECOND // 2
 _MAX_HEARTBEAT = 30 * _SECOND
 _FETCH_HEARTBEAT_FROM = 30 * _SECOND  # a fetch longer than this has heartbeats unless told otherwise
@@ -190,7 +189,7 @@ class ConsumeOptions(NamedTuple):
             raise ValueError("max_messages and max_bytes exclude each other: give one of them")
         limit = max_bytes or max_messages or DEFAULT_MAX_MESSAGES
         expires_ns = _nanoseconds(expires, "expires")
-        if expires_ns < _MIN_CONSUME_EXPIRES:
+        if expires_ns < _SECOND:
             raise ValueError(f"expires must be at least 1 s: {expires}")
         for_messages = _threshold(threshold_messages, "messages", 0 if by_bytes else limit)
         threshold = _threshold(threshold_bytes, "bytes", max_bytes or 0) or for_messages

@@ -49,9 +49,11 @@ from .pull import ArrivedStatus, Pull, PullTarget
 from .pull_options import ConsumeOptions
 from .pull_state import Backoff, PullState
 from .status import ConsumeAction, Kind, classify, pending_of, to_error
-from .take import Endless
+from .take import Endless, ErrorCallback
 
 log = logging.getLogger("jetstream_sync")
+
+Check = Callable[[], Any]
 
 _numbers = itertools.count(1)
 
@@ -67,12 +69,7 @@ class Refill(Endless):
     """See the module's text."""
 
     def __init__(
-        self,
-        target: PullTarget,
-        options: ConsumeOptions,
-        *,
-        check: Callable[[], Any] | None,
-        on_error: Callable[[Any], Any] | None,
+        self, target: PullTarget, options: ConsumeOptions, *, check: Check | None, on_error: ErrorCallback | None
     ) -> None:
         """Sends nothing: start() does. `check` looks the consumer up after a reconnect."""
         self.target = target
@@ -293,6 +290,9 @@ class Refill(Endless):
         if self._needs_check and self.ended is None:
             self._needs_check = False  # first: another reconnect sets it again, after a new epoch
             spawn(f"check-{self.number}", self._run_check, self._epoch)
+        return self._next_look()
+
+    def _next_look(self) -> float:
         with self._lock:
             if not self._may_pull():
                 return FOREVER

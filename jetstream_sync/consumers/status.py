@@ -113,6 +113,8 @@ class Pending(NamedTuple):
 
 _F, _C, _P = FetchAction, ConsumeAction, PushAction
 
+_TOO_LARGE = "the next message is larger than max_bytes: raise it"
+_NOT_THERE = "JetStream, or this consumer, is not there (an election may be under way)"
 _UNKNOWN = Rule(Kind.UNKNOWN, _F.ERROR, _C.ERROR, Ends.NEWEST, backs_off=True)
 # Another client is pinned now: the server serves no pull with the old pin id.
 _WRONG_PIN = Rule(Kind.WRONG_PIN, _F.END, _C.SILENT, Ends.ALL, backs_off=True, drops_pin=True)
@@ -147,11 +149,7 @@ _TABLE: dict[int, dict[str, Rule]] = {
     409: {
         "batch completed": Rule(Kind.BATCH_COMPLETED, _F.END, _C.SILENT, Ends.OLDEST),
         "message size exceeds": Rule(
-            Kind.SIZE_EXCEEDS,
-            _F.END_ERROR_IF_EMPTY,
-            _C.SILENT_IF_DELIVERED,
-            Ends.OLDEST,
-            hint="the next message is larger than max_bytes: raise it",
+            Kind.SIZE_EXCEEDS, _F.END_ERROR_IF_EMPTY, _C.SILENT_IF_DELIVERED, Ends.OLDEST, hint=_TOO_LARGE
         ),
         # The server sends one status for all pulls with the same reply subject.
         "leadership change": _leader_gone(Kind.LEADERSHIP_CHANGE, Ends.ALL),
@@ -167,16 +165,7 @@ _TABLE: dict[int, dict[str, Rule]] = {
     423: {"mismatch": _WRONG_PIN._replace(kind=Kind.PIN_MISMATCH, ends=Ends.NEWEST), "": _WRONG_PIN},
     # No server is subscribed to the pulls of this consumer. Waiting pulls are only in the memory of the leader, so
     # the earlier pulls are lost with it.
-    503: {
-        "": Rule(
-            Kind.NO_RESPONDERS,
-            _F.ERROR,
-            _C.WARN,
-            Ends.ALL,
-            backs_off=True,
-            hint="JetStream, or this consumer, is not there (an election may be under way)",
-        )
-    },
+    503: {"": Rule(Kind.NO_RESPONDERS, _F.ERROR, _C.WARN, Ends.ALL, backs_off=True, hint=_NOT_THERE)},
 }
 
 _ERRORS: dict[Kind, type[PullError]] = {

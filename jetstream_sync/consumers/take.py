@@ -27,6 +27,8 @@ from .pull_options import message_size
 
 log = logging.getLogger("jetstream_sync")
 
+ErrorCallback = Callable[[Any], Any]
+
 # How long stop() on the main thread waits for the thread that does it.
 STOP_SECONDS = 0.1
 
@@ -71,7 +73,7 @@ class Endless(Feed):
     title: str  # what the log calls it
     number: int  # distinguishes its threads from those of other feeds
     ack_wait: float
-    on_error: Callable[[Any], Any] | None
+    on_error: ErrorCallback | None
     ended: NatsError | None = None  # why it is over; SubscriptionClosedError after stop() or drain()
     draining: NatsError | None = None  # drain() was called, and why: no further pull
     user: weakref.ref[object] | None = None  # when this is gone, the feed ends
