@@ -249,14 +249,10 @@ def summary(measured: list[Measured]) -> str:
             if found.comparisons[metric.key].verdict is verdict
         ]
         lines.append(f"{text}: {', '.join(named) or 'none'}")
-    wide = [
-        f"{found.scenario.key} ({metric.name})"
-        for found in measured
-        for metric in metrics(found.scenario)
-        if found.comparisons[metric.key].spread > LIMIT
-    ]
+    spreads = [comparison.spread for found in measured for comparison in found.comparisons.values()]
+    wide = sum(spread > LIMIT for spread in spreads)
     if wide:
-        lines.append(f"too noisy for {LIMIT - 1:.0%} to be seen (more rounds help): {', '.join(wide)}")
+        lines.append(f"too noisy for {LIMIT} × to be seen (more rounds help): {wide} of {len(spreads)} numbers")
     return "\n".join(lines)
 
 
@@ -271,6 +267,8 @@ def main() -> int:
     if arguments.rounds < QUICK_ROUNDS:
         parser.error(f"fewer than {QUICK_ROUNDS} rounds tell nothing")
     about, measured = run(arguments.base, arguments.only, arguments.rounds)
+    if not measured:
+        raise SystemExit("nothing could be compared")
     print(f"\n{summary(measured)}")
     if arguments.json:
         scenarios = {found.scenario.key: found.as_json() for found in measured}

@@ -1,18 +1,17 @@
 """One measurement of one client, in a process of its own: prints one line of JSON.
 
 python -m benchmarks.measure <client> <scenario key> <server url>
+
+What is imported here, the measured import finds loaded: so only what is needed, and the rest in functions.
 """
 
 from __future__ import annotations
 
-import json
 import resource
 import sys
 import time
 from collections.abc import Sequence
 from typing import Any
-
-from .scenarios import Scenario, by_key
 
 MODULES = {"ours": "jetstream_sync", "nats-py": "nats"}
 
@@ -42,24 +41,28 @@ class Span:
         return result
 
 
-def run(client: str, scenario: Scenario, url: str) -> Result:
-    if scenario.kind == "import":
+def run(client: str, key: str, url: str) -> Result:
+    if key == "import":
         span = Span()
         __import__(MODULES[client])
         return span.end(1, [time.perf_counter() - span.wall])
+    from .scenarios import by_key
+
     if client == "ours":
         from . import client_ours
 
-        return client_ours.run(scenario, url)
+        return client_ours.run(by_key(key), url)
     from . import client_nats_py
 
-    return client_nats_py.run(scenario, url)
+    return client_nats_py.run(by_key(key), url)
 
 
 def main(client: str, key: str, url: str) -> None:
-    result = run(client, by_key(key), url)
+    result = run(client, key, url)
     result["rss_mib"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
     result["module"] = sys.modules[MODULES[client]].__file__
+    import json
+
     print(json.dumps(result))
 
 

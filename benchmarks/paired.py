@@ -1,8 +1,8 @@
 """The statistics of `compare`: do two sides differ, or is it the noise of the machine? Pure functions.
 
 A round measures A B B A. Its ratio of B against A is that of the geometric means, in which a steady drift cancels.
-The two measurements of one side in a round differ by noise alone: their ratio shows how large the noise is in this
-very run. The ratio of B against A has 1/√2 of that noise, and the median over the rounds has less again.
+Neighbours of one side (B B within a round, A A from one round to the next) differ by noise alone: their ratios
+show how large the noise is in this very run. The ratio of B against A has 1/√2 of it, and their median less again.
 
 A difference counts only when two conditions hold, which noise meets in different ways: the median lies outside the
 spread that the noise gives it, and nearly all rounds point to the same side. Of nothing but noise, with or without
@@ -16,6 +16,7 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
+from itertools import pairwise
 from typing import NamedTuple
 
 LIMIT = 1.02
@@ -62,14 +63,18 @@ def pair_ratio(measured: Round) -> float:
     return math.sqrt(measured.first_b * measured.second_b / (measured.first_a * measured.second_a))
 
 
-def repeat_ratios(measured: Round) -> tuple[float, float]:
-    """A against A and B against B in one round: 1 but for noise."""
-    return measured.second_a / measured.first_a, measured.second_b / measured.first_b
+def repeat_ratios(rounds: Sequence[Round]) -> list[float]:
+    """B against B within each round and A against A from each to the next: 1 but for noise.
+
+    Neighbours only: A and B are compared as neighbours, too, and a machine changes more in a longer time.
+    """
+    of_b = [measured.second_b / measured.first_b for measured in rounds]
+    return of_b + [later.first_a / earlier.second_a for earlier, later in pairwise(rounds)]
 
 
 def spread_of_median(rounds: Sequence[Round]) -> float:
     """The factor up to which the median of the pair ratios is noise, judged by the repeats. At least 1."""
-    noise = sorted(abs(math.log(ratio)) for measured in rounds for ratio in repeat_ratios(measured))
+    noise = sorted(abs(math.log(ratio)) for ratio in repeat_ratios(rounds))
     # Beyond the percentile may lie any few outliers: the median does not see them either.
     deviation = noise[min(math.ceil(0.8 * (len(noise) + 1)), len(noise)) - 1] / NORMAL_80
     error = MEDIAN_ERROR * deviation / math.sqrt(2) / math.sqrt(len(rounds))

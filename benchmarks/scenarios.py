@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from argparse import ArgumentTypeError
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
@@ -58,7 +59,9 @@ SCENARIOS = [
     Scenario("info", "stream info round trip", "info", 2_000, unit="latency"),
     Scenario("request-load", "request while a subscription receives", "request_load", 2_000, unit="latency"),
     Scenario("next", "next(), end to end", "next_latency", 1_000, unit="latency"),
-    Scenario("messages-single", "messages(), lone message end to end", "messages_latency", 1_000, unit="latency"),
+    Scenario(
+        "messages-single", "messages(), single message end to end", "messages_latency", 1_000, unit="latency"
+    ),
     Scenario("connect", "connect", "connect", 200, unit="latency"),
     Scenario("import", "import", "import", 1, unit="latency", processes=5),
 ]
@@ -71,13 +74,13 @@ def by_key(key: str) -> Scenario:
 def select(only: str) -> list[Scenario]:
     """The scenarios whose keys match one of the comma-separated patterns (`push,messages*`); all for "".
 
-    Raises ValueError for a pattern that matches none.
+    Raises ArgumentTypeError for a pattern that matches none.
     """
     patterns = [pattern.strip() for pattern in only.split(",") if pattern.strip()]
     for pattern in patterns:
         if not any(fnmatchcase(scenario.key, pattern) for scenario in SCENARIOS):
             keys = ", ".join(scenario.key for scenario in SCENARIOS)
-            raise ValueError(f"no scenario {pattern!r}; there are: {keys}")
+            raise ArgumentTypeError(f"no scenario {pattern!r}; there are: {keys}")
     return [
         scenario
         for scenario in SCENARIOS

@@ -5,7 +5,6 @@ from __future__ import annotations
 import concurrent.futures
 import time
 from _thread import allocate_lock
-from collections.abc import Callable
 from concurrent.futures import Future
 from threading import Condition
 from typing import TYPE_CHECKING, Any
@@ -26,7 +25,6 @@ REPLACED_FIELDS = ("_condition", "_state", "_result", "_exception", "_waiters", 
 USED_METHODS = ("_invoke_callbacks",)
 _PENDING = "PENDING"
 _FINISHED = "FINISHED"
-
 _making_condition = allocate_lock()
 
 
@@ -52,8 +50,9 @@ class PubAckFuture(Future[PubAck]):
     _body: bytes | None = None
     _block: bytes | None = None
     _lazy_condition: Condition | None = None
-    _lazy_waiters: list[Any] | None = None
-    _lazy_callbacks: list[Callable[[Future[PubAck]], Any]] | None = None
+    # Lists from when there is a Condition: only code that holds it uses them, here and in Future.
+    _waiters: Any = ()
+    _done_callbacks: Any = ()
 
     # The publisher's record of the publish while it waits for the ack.
     has_msg_id: bool = False
@@ -73,23 +72,12 @@ class PubAckFuture(Future[PubAck]):
         self.deadline = deadline
 
     @property
-    def _waiters(self) -> list[Any]:  # type: ignore[override]  # an attribute in Future
-        """Used only by code that holds the Condition, here and in Future; the same holds for _done_callbacks."""
-        if self._lazy_waiters is None:
-            self._lazy_waiters = []
-        return self._lazy_waiters
-
-    @property
-    def _done_callbacks(self) -> list[Callable[[Future[PubAck]], Any]]:
-        if self._lazy_callbacks is None:
-            self._lazy_callbacks = []
-        return self._lazy_callbacks
-
-    @property
     def _condition(self) -> Condition:  # type: ignore[override]  # an attribute in Future, made at once there
         if self._lazy_condition is None:
             with _making_condition:
                 if self._lazy_condition is None:
+                    self._waiters = []
+                    self._done_callbacks = []
                     self._lazy_condition = Condition()
         return self._lazy_condition
 
@@ -111,8 +99,7 @@ class PubAckFuture(Future[PubAck]):
             for waiter in self._waiters:  # of concurrent.futures.wait and as_completed
                 self._read()
                 (waiter.add_result if self._exception is None else waiter.add_exception)(self)
-            callbacks = bool(self._done_callbacks)
-        if callbacks:
+        if self._done_callbacks:  # none can be added any more
             self._publisher.submit(self._invoke_callbacks)  # type: ignore[attr-defined]
 
     def result(self, timeout: float | None = None) -> PubAck:
@@ -155,10 +142,10 @@ class PubAckFuture(Future[PubAck]):
 
     def _wait(self, timeout: float | None) -> None:
         self._publisher.flush()
-        deadline = None if timeout is None else time.monotonic() + timeout
+        ends_at = time.monotonic() + (FOREVER if timeout is None else timeout)
         with self._condition:
             while self._state == _PENDING:
-                left = FOREVER if deadline is None else deadline - time.monotonic()
+                left = ends_at - time.monotonic()
                 if left <= 0:
                     raise concurrent.futures.TimeoutError()
                 self._condition.wait(min(left, FOREVER, WAIT_SLICE))

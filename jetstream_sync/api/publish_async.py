@@ -3,8 +3,7 @@
 A publisher is a reply inbox whose `pending` holds a future per unanswered publish, in order of publication.
 
   caller        builds the frame, adds its future to `pending`, sends or coalesces the frame; waits while the
-  window
-                is full
+                window is full
   js-reader     takes futures out of `pending` and completes them. On a disconnect it fails those that must not be
                 sent twice, on a reconnect it sends the rest again
   js-publisher  started by the first publish. Fails what is overdue, and sends again what no stream accepted (503).
@@ -21,27 +20,20 @@ from __future__ import annotations
 import time
 from _thread import allocate_lock
 from collections.abc import Callable, Iterable
-from datetime import timedelta
 from typing import Any
 
 from .._deadline import Deadline, seconds
 from .._threads import Waiters, Wakeup, spawn
-from ..errors import (
-    ConnectionLostError,
-    NatsError,
-    PermissionsError,
-    TimeoutError,
-    TooManyStalledMsgsError,
-)
+from ..errors import ConnectionLostError, NatsError, PermissionsError, TimeoutError, TooManyStalledMsgsError
 from ..net.link import Link
 from ..net.requests import ReplyInbox
 from ..protocol.headers import is_no_responders
 from ..protocol.parser import RawMessage
+from .kinds import at_least
 from .pub_ack_future import PubAckFuture, complete_all
-from .publish import checked_retries
+from .publish import Duration
 
 DEFAULT_MAX_PENDING = 4000
-
 _NEVER = float("inf")  # on the monotonic clock
 
 
@@ -75,9 +67,9 @@ class AsyncPublisher(ReplyInbox[PubAckFuture]):
         block: bytes | None,
         *,
         has_msg_id: bool,
-        timeout: float | timedelta | None,
+        timeout: Duration | None,
         retry_attempts: int,
-        retry_wait: float | timedelta,
+        retry_wait: Duration,
     ) -> PubAckFuture:
         """Send a message. Blocks while the window is full, up to `timeout`."""
         limit = self._timeout if timeout is None else seconds(timeout) or 0.0
@@ -86,7 +78,7 @@ class AsyncPublisher(ReplyInbox[PubAckFuture]):
             retry_wait if type(retry_wait) is float and retry_wait >= 0.0 else seconds(retry_wait, "retry_wait")
         )
         if type(retry_attempts) is not int or retry_attempts < 0:
-            checked_retries(retry_attempts)
+            at_least("retry_attempts", retry_attempts, 0)
         if not self._ready:
             self._get_ready()
         link = self._link
@@ -119,18 +111,15 @@ class AsyncPublisher(ReplyInbox[PubAckFuture]):
     def _get_ready(self) -> None:
         self._link.check_usable()
         if not self._opened:
-            self._open()
+            # Each step may be repeated: several callers may come at once, or a signal handler may have raised.
+            self._link.open(self)
+            self._link.add_drain_step(self.wait)
+            spawn("publisher", self._run)
+            self._opened = self._ready = True
+            if self.refused is not None or self._end is not None:
+                self._ready = False  # denied() or closed() came before this thread said otherwise
         if self.refused is not None:
             raise self.refused.with_traceback(None)
-
-    def _open(self) -> None:
-        """Each step may be repeated: several callers may come at once, or a signal handler may have raised."""
-        self._link.open(self)
-        self._link.add_drain_step(self._finish)
-        spawn("publisher", self._run)
-        self._opened = self._ready = True
-        if self.refused is not None or self._end is not None:
-            self._ready = False  # denied() or closed() came before this thread said otherwise
 
     def _add(self, reply: bytes, future: PubAckFuture) -> bool:
         """Take a place in the window. False when there is none."""
@@ -153,15 +142,11 @@ class AsyncPublisher(ReplyInbox[PubAckFuture]):
                 f"{len(self.pending)} publishes are unanswered after {limit} s: this one was not sent"
             )
 
-    def wait(self, timeout: float | timedelta | None) -> None:
-        """Block until nothing is unanswered. Raises TimeoutError."""
+    def wait(self, deadline: Deadline) -> None:
+        """Block until nothing is unanswered; also a step of the connection's drain(). Raises TimeoutError."""
         self.flush()
-        if not self.window.wait_until(lambda: not self.pending, Deadline(timeout)):
+        if not self.window.wait_until(lambda: not self.pending, deadline):
             raise TimeoutError(f"{len(self.pending)} publishes are still unanswered")
-
-    def _finish(self, deadline: Deadline) -> None:
-        """The connection drains: what was published is to have its ack."""
-        self.wait(deadline.remaining())
 
     def flush(self) -> None:
         """Send what was coalesced. Raises ForkError in a child: its parent's futures are never completed there."""
@@ -266,7 +251,7 @@ class AsyncPublisher(ReplyInbox[PubAckFuture]):
             if self._retired and not self.pending:
                 break  # looked at after the sweep, which would say "for ever" for want of entries
             self._wakeup.wait(wakes_at - time.monotonic())
-        self._link.remove_drain_step(self._finish)
+        self._link.remove_drain_step(self.wait)
         self._link.close(self)
 
     def _sweep(self, now: float) -> float:

@@ -64,16 +64,13 @@ class SubscribeRequest(NamedTuple):
         """Raises ConsumerConfigError, BadSubjectError, TypeError or ValueError. Sends nothing."""
         asked = merged(ConsumerConfig, config, fields)
         subject = _subject(subject, asked)
-        if subject is None and stream is None:
-            raise ConsumerConfigError(
-                "a subject or a stream is needed to find the consumer's stream", field="subject"
-            )
         if subject is not None:
             subscribe_subject(subject)
-        if stream is not None:
-            valid_name("stream", stream)
-        if bind is not None:
-            valid_name("consumer", bind)
+        elif stream is None:
+            _refuse("subject", "a subject or a stream is needed to find the consumer's stream")
+        for kind, name in (("stream", stream), ("consumer", bind)):
+            if name is not None:
+                valid_name(kind, name)
         _set_durable(asked, durable, bind)
         if pull:
             _check_pull(asked)
@@ -95,54 +92,45 @@ class SubscribeRequest(NamedTuple):
         return config
 
 
+def _refuse(field: str, text: str, when: object = True) -> None:
+    if when:
+        raise ConsumerConfigError(text, field=field)
+
+
 def _subject(subject: str | None, asked: ConsumerConfig) -> str | None:
     """The subject asked for; a filter in the config is another way to say it."""
-    given = asked.filter_subject
-    if given is not None and subject is not None and given != subject:
-        raise ConsumerConfigError(
-            f"the subject is {subject!r}, but filter_subject is {given!r}: give one of them",
-            field="filter_subject",
-        )
-    if subject is not None and asked.filter_subjects and asked.filter_subjects != [subject]:
-        raise ConsumerConfigError(
-            f"the subject is {subject!r}, but filter_subjects is {asked.filter_subjects!r}: give one of them",
-            field="filter_subjects",
-        )
-    return given if subject is None else subject
+    if subject is None:
+        return asked.filter_subject
+    for name, none, same in (("filter_subject", None, subject), ("filter_subjects", [], [subject])):
+        given = getattr(asked, name)
+        text = f"the subject is {subject!r}, but {name} is {given!r}: give one of them"
+        _refuse(name, text, given not in (None, none, same))
+    return subject
 
 
 def _set_durable(asked: ConsumerConfig, durable: str | None, bind: str | None) -> None:
+    given = asked.durable_name
     if durable is not None:
         valid_name("durable name", durable)
-        if asked.durable_name is not None and asked.durable_name != durable:
-            raise ConsumerConfigError(
-                f"durable is {durable!r}, but durable_name is {asked.durable_name!r}", field="durable_name"
-            )
-        asked.durable_name = durable
-    if bind is not None and asked.durable_name is not None and asked.durable_name != bind:
-        raise ConsumerConfigError(
-            f"the consumer to bind to is {bind!r}, but the durable name is {asked.durable_name!r}",
-            field="durable_name",
-        )
+        text = f"durable is {durable!r}, but durable_name is {given!r}"
+        _refuse("durable_name", text, given not in (None, durable))
+        asked.durable_name = given = durable
+    text = f"the consumer to bind to is {bind!r}, but the durable name is {given!r}"
+    _refuse("durable_name", text, bind is not None and given not in (None, bind))
 
 
 def _set_queue(asked: ConsumerConfig, queue: str | None, bind: str | None) -> str | None:
     """The queue, given as such or as the config's deliver group. Moves it out of the config."""
+    group, asked.deliver_group = asked.deliver_group, None
     if queue is not None:
         queue_name(queue)
-        if asked.deliver_group is not None and asked.deliver_group != queue:
-            raise ConsumerConfigError(
-                f"the queue is {queue!r}, but deliver_group is {asked.deliver_group!r}", field="deliver_group"
-            )
-    queue = asked.deliver_group if queue is None else queue
-    asked.deliver_group = None
+        text = f"the queue is {queue!r}, but deliver_group is {group!r}"
+        _refuse("deliver_group", text, group not in (None, queue))
+    queue = group if queue is None else queue
     if queue is None:
         return None
-    # The server would send each of them to a random member.
-    if asked.idle_heartbeat:
-        raise ConsumerConfigError("idle_heartbeat is not supported with a queue", field="idle_heartbeat")
-    if asked.flow_control:
-        raise ConsumerConfigError("flow_control is not supported with a queue", field="flow_control")
+    for name in ("idle_heartbeat", "flow_control"):  # the server would send each of them to a random member
+        _refuse(name, f"{name} is not supported with a queue", getattr(asked, name))
     if bind is None and asked.durable_name is None and asked.name is None:
         # ADR-15: each member would otherwise create a consumer of its own, and get all messages.
         asked.durable_name = valid_name("queue (and so durable) name", queue)
@@ -150,13 +138,11 @@ def _set_queue(asked: ConsumerConfig, queue: str | None, bind: str | None) -> st
 
 
 def _check_pull(asked: ConsumerConfig) -> None:
-    if asked.ack_policy in (AckPolicy.NONE, AckPolicy.ALL):
-        raise ConsumerConfigError(
-            f"a pull subscription needs ack_policy explicit, not {asked.ack_policy!s}", field="ack_policy"
-        )
+    policy = asked.ack_policy
+    text = f"a pull subscription needs ack_policy explicit, not {policy!s}"
+    _refuse("ack_policy", text, policy in (AckPolicy.NONE, AckPolicy.ALL))
     for name in ("deliver_subject", "deliver_group", "idle_heartbeat", "flow_control"):
-        if getattr(asked, name):
-            raise ConsumerConfigError(f"{name} is for push consumers, not for a pull subscription", field=name)
+        _refuse(name, f"{name} is for push consumers, not for a pull subscription", getattr(asked, name))
 
 
 # --- an existing consumer ---------------------------------------------------------------------------
@@ -166,67 +152,39 @@ def check_existing(request: SubscribeRequest, info: ConsumerInfo) -> None:
     """Raises ConsumerConfigError unless the consumer is what the request asks for (ADR-15)."""
     actual = info.config
     who = f"consumer {info.name!r} of stream {info.stream_name!r}"
-    if request.pull and actual.deliver_subject:
-        raise ConsumerConfigError(f"cannot pull from {who}: it is a push consumer", field="deliver_subject")
-    if not request.pull and not actual.deliver_subject:
-        raise ConsumerConfigError(
-            f"{who} is a pull consumer: use pull_subscribe() or get_consumer()", field="deliver_subject"
-        )
-    if not request.pull:
+    if request.pull:
+        _refuse("deliver_subject", f"cannot pull from {who}: it is a push consumer", actual.deliver_subject)
+    else:
+        text = f"{who} is a pull consumer: use pull_subscribe() or get_consumer()"
+        _refuse("deliver_subject", text, not actual.deliver_subject)
         _check_group(request.queue, info, who)
     filters = {*(actual.filter_subjects or ()), *([actual.filter_subject] if actual.filter_subject else ())}
-    if filters and request.subject is not None and filters != {request.subject}:
-        raise ConsumerConfigError(
-            f"{who} has the filter {', '.join(sorted(filters))}, which is not the subject {request.subject!r}",
-            field="filter_subject",
-        )
-    _check_config(request, actual, who)
+    text = f"{who} has the filter {', '.join(sorted(filters))}, which is not the subject {request.subject!r}"
+    _refuse("filter_subject", text, filters and request.subject is not None and filters != {request.subject})
+    not_compared = {"name", "filter_subject", "filter_subjects"}  # looked up by name; the filter was checked
+    if not request.ack_policy_asked:
+        not_compared.add("ack_policy")
+    differing = [name for name in differences(request.config, actual) if name not in not_compared]
+    details = (f"{name} is {_shown(actual, name)}, not {_shown(request.config, name)}" for name in differing)
+    text = f"{who} differs from what is asked for, and is not changed: {', '.join(details)}"
+    _refuse(", ".join(differing), text, differing)
 
 
 def _check_group(queue: str | None, info: ConsumerInfo, who: str) -> None:
     group = info.config.deliver_group or None
     if queue is None:
-        if group is not None:
-            raise ConsumerConfigError(
-                f"{who} belongs to the queue group {group!r}: subscribe with that queue", field="deliver_group"
-            )
-        if info.push_bound:
-            raise ConsumerConfigError(
-                f"duplicate subscription: {who} is bound to a subscription already", field="push_bound"
-            )
+        _refuse("deliver_group", f"{who} belongs to the queue group {group!r}: subscribe with that queue", group)
+        _refuse("push_bound", f"duplicate subscription: {who} is bound to a subscription already", info.push_bound)
         return
-    if group is None:
-        raise ConsumerConfigError(f"{who} has no deliver group: subscribe without a queue", field="deliver_group")
-    if group != queue:
-        raise ConsumerConfigError(
-            f"{who} belongs to a different queue group: {group!r}, not {queue!r}", field="deliver_group"
-        )
-    if info.config.flow_control:
-        raise ConsumerConfigError(
-            f"{who} has flow_control, which is not supported with a queue", field="flow_control"
-        )
-    if info.config.idle_heartbeat:
-        raise ConsumerConfigError(
-            f"{who} has idle_heartbeat, which is not supported with a queue", field="idle_heartbeat"
-        )
+    _refuse("deliver_group", f"{who} has no deliver group: subscribe without a queue", group is None)
+    text = f"{who} belongs to a different queue group: {group!r}, not {queue!r}"
+    _refuse("deliver_group", text, group != queue)
+    for name in ("flow_control", "idle_heartbeat"):
+        _refuse(name, f"{who} has {name}, which is not supported with a queue", getattr(info.config, name))
 
 
-def _check_config(request: SubscribeRequest, actual: ConsumerConfig, who: str) -> None:
-    not_compared = {"name", "filter_subject", "filter_subjects"}  # looked up by name; the filter was checked
-    if not request.ack_policy_asked:
-        not_compared.add("ack_policy")
-    differing = [name for name in differences(request.config, actual) if name not in not_compared]
-    if differing:
-        details = ", ".join(
-            f"{name} is {_shown(getattr(actual, name))}, not {_shown(getattr(request.config, name))}"
-            for name in differing
-        )
-        raise ConsumerConfigError(
-            f"{who} differs from what is asked for, and is not changed: {details}", field=", ".join(differing)
-        )
-
-
-def _shown(value: Any) -> str:
+def _shown(config: ConsumerConfig, name: str) -> str:
+    value = getattr(config, name)
     return str(value) if isinstance(value, WireEnum) else repr(value)
 
 
@@ -255,16 +213,12 @@ def look_up(client: ApiClient, stream: str, request: SubscribeRequest) -> Consum
         return None
     try:
         info = ConsumerApi(client).info(stream, name)
-    except ConsumerNotFoundError:
-        if request.bind is None:
-            return None
-        if request.pull:
-            return ConsumerInfo(stream_name=stream, name=name)
-        raise
-    except (APIError, TimeoutError, PermissionsError):
-        # ADR-15: a client that pulls from a consumer by name need not be allowed to look at it.
+    except (APIError, TimeoutError, PermissionsError) as error:
         if request.pull and request.bind is not None:
+            # ADR-15: a client that pulls from a consumer by name need not be allowed to look at it.
             return ConsumerInfo(stream_name=stream, name=name)
+        if request.bind is None and isinstance(error, ConsumerNotFoundError):
+            return None
         raise
     check_existing(request, info)
     return info
@@ -321,47 +275,35 @@ def subscribe(
         asked["flow_control"] = True
     if ordered_consumer:
         for name, value in {"queue": queue, "durable_name": durable, "consumer": consumer}.items():
-            if value is not None:
-                raise ConsumerConfigError(f"an ordered consumer cannot have {name}: leave it out", field=name)
+            _refuse(name, f"an ordered consumer cannot have {name}: leave it out", value is not None)
         config, asked = ordered_template(subject, config, asked), {}
     request = SubscribeRequest.make(
         subject, stream=stream, bind=consumer, durable=durable, config=config, fields=asked, queue=queue
     )
+    stream = find_stream(client, request)
     if ordered_consumer:
-        return _subscribe_ordered(client, request, cb, limits)
-    return _subscribe_push(client, request, cb if cb is None or manual_ack else acking(cb), limits)
+        ordered = OrderedPushInbound(client, stream, request.config, limits)
+        return _subscribed(ordered, ordered.create_first, cb)
+    return _subscribe_push(client, stream, request, cb if cb is None or manual_ack else acking(cb), limits)
 
 
 def _subscribe_push(
-    client: ApiClient, request: SubscribeRequest, callback: Callback | None, limits: PendingLimits
+    client: ApiClient, stream: str, request: SubscribeRequest, callback: Callback | None, limits: PendingLimits
 ) -> PushSubscription:
     """ADR-15's workflow: look up, subscribe, create, in this order."""
-    stream = find_stream(client, request)
     info = look_up(client, stream, request)
-    own_subject = request.config.deliver_subject or client.link.new_inbox()
-    subject = own_subject if info is None else _deliver_subject(info)
+    subject = (request if info is None else info).config.deliver_subject or client.link.new_inbox()
     inbound = PushInbound(client, subject, request.queue, limits)
 
     def bind() -> None:
         # After the SUB: interest is how the server tells a durable in use from one that is free.
-        found = Found(info, False) if info is not None else create(client, stream, request, subject)
+        found = create(client, stream, request, subject) if info is None else Found(info, False)
         if info is None and not found.created:
             # Another client was faster: messages go to that consumer's subject.
-            client.link.move(inbound, publish_subject(_deliver_subject(found.info)))
+            client.link.move(inbound, publish_subject(found.info.config.deliver_subject or ""))
         inbound.attach(found.info, created=found.created)
 
     return _subscribed(inbound, bind, callback)
-
-
-def _subscribe_ordered(
-    client: ApiClient, request: SubscribeRequest, callback: Callback | None, limits: PendingLimits
-) -> PushSubscription:
-    """Subscribe, then create the first consumer. `request.config` is an ordered_template()."""
-    stream = find_stream(client, request)
-    inbound = OrderedPushInbound(
-        client, client.link.new_inbox(), stream=stream, template=request.config, limits=limits
-    )
-    return _subscribed(inbound, inbound.create_first, callback)
 
 
 def _subscribed(inbound: PushInbound, bind: Callable[[], None], callback: Callback | None) -> PushSubscription:
@@ -377,9 +319,3 @@ def _subscribed(inbound: PushInbound, bind: Callable[[], None], callback: Callba
     except BaseException:  # also of a signal handler: the caller does not get to hold it
         inbound.abandon()
         raise
-
-
-def _deliver_subject(info: ConsumerInfo) -> str:
-    subject = info.config.deliver_subject
-    assert subject  # check_existing saw to it, or we created it so
-    return subject

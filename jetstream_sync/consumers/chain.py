@@ -70,12 +70,8 @@ class User(Protocol):
 
 def behind(template: ConsumerConfig, position: int) -> ConsumerConfig:
     """The resume rule of ordered reading: a later generation begins right behind the last message."""
-    return dataclasses.replace(
-        template,
-        deliver_policy=DeliverPolicy.BY_START_SEQUENCE,
-        opt_start_seq=position + 1,
-        opt_start_time=None,
-    )
+    policy = DeliverPolicy.BY_START_SEQUENCE
+    return dataclasses.replace(template, deliver_policy=policy, opt_start_seq=position + 1, opt_start_time=None)
 
 
 class Chain:
@@ -114,7 +110,7 @@ class Chain:
         self.name = ""
         """The name of the generation that exists, or may exist; empty when there is none."""
         self.lost = False
-        """The present generation cannot be relied on: nothing more of it is handed out."""
+        """The present generation cannot be relied on: nothing more of it is handed out. Set by any thread."""
         self._wire_name = b""
         self._api = ConsumerApi(client)
         self._template = template
@@ -228,25 +224,22 @@ class Chain:
     def _take_back(self) -> None:
         assert self._lock.locked()
         if self.position != self.handed_out:
+            self._drop()  # first: interrupted after it, the next call repeats both
             self.position = self.handed_out
-            self._drop()
 
     # --- generations ----------------------------------------------------------------------------------
 
     def current(self, pause: Callable[[float], None], deadline: Deadline, report: ErrorCallback) -> PullTarget:
-        """The present generation, or a new one when there is none to rely on. Blocks and raises as create()."""
+        """The present generation, for pulls, or a new one when there is none to rely on.
+
+        Creating it blocks for the server's reply, and in `pause` between two tries. Raises an error that trying
+        again would not change; at `deadline`, or after the last attempt, the last error. `report` is told of
+        those before.
+        """
         target = self._target
         if target is not None and not self.lost and self._is_fresh():
             return target
         self.discard()
-        return self.create(pause, deadline, report)
-
-    def create(self, pause: Callable[[float], None], deadline: Deadline, report: ErrorCallback) -> PullTarget:
-        """The next generation, for pulls.
-
-        Blocks for the server's reply, and in `pause` between two tries. Raises an error that trying again would
-        not change; at `deadline`, or after the last attempt, the last error. `report` is told of those before.
-        """
         attempts = 0
         while True:
             pause(min(self.pause_left, deadline.wait_time()))
@@ -319,11 +312,6 @@ class Chain:
             except NatsError:
                 pass  # closed, or much is waiting to be sent: inactive_threshold removes it
             self._dropped.pop(name, None)  # last: interrupted by a signal handler, the next call repeats it
-
-    def lose(self) -> None:
-        """The present generation cannot be relied on any more."""
-        with self._lock:
-            self.lost = True
 
     def record_failure(self) -> None:
         """A generation was lost or could not be created: happening again and again, the next try waits."""

@@ -19,7 +19,6 @@ import time
 from _thread import allocate_lock
 from collections.abc import Callable
 from datetime import timedelta
-from types import TracebackType
 from typing import Any
 
 from .._deadline import Deadline
@@ -47,12 +46,12 @@ class ConsumeContext:
     ) -> None:
         """Starts nothing: start_consume() does."""
         self._feed = feed
-        self._callback = callback
+        self._progress = _Progress(feed, callback) if auto_progress and feed.source.acks else None
+        self._callback = callback if self._progress is None else self._progress.handle
         self._turn = allocate_lock()
         self._counting = allocate_lock()
         self._running = self._max_workers = max_workers
         self._done = False
-        self._progress = _Progress(feed) if auto_progress and feed.source.acks else None
         self._workers: list[threading.Thread] = []
 
     @property
@@ -95,9 +94,7 @@ class ConsumeContext:
     def __enter__(self) -> ConsumeContext:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: Any) -> None:
         if self._feed.link.forked:
             return
         self._feed.end(SubscriptionClosedError("the consume was stopped"), discard=True)
@@ -153,38 +150,23 @@ class ConsumeContext:
                 raise TimeoutError("callbacks were still at work")
 
     def _run_alone(self) -> None:
-        callback = self._callback if self._progress is None else self._handle_in_progress
         for message in loop(self._feed, when_done=True):
             try:
-                callback(message)
-            except BaseException as error:  # noqa: BLE001 - see _handle
-                self._feed.report(error)
+                self._callback(message)
+            except BaseException as error:  # noqa: BLE001 - user code may raise anything; the thread goes on
+                self._feed.report(error)  # the message stays unacknowledged and comes again
 
     def _run_in_turns(self) -> None:
         feed, forever = self._feed, Deadline(None)
         while True:
             with self._turn:
                 raw = take_raw(feed, forever, processed=False)
-            self._handle(JetStreamMessage(raw, feed.link, feed.source))
+            try:
+                self._callback(JetStreamMessage(raw, feed.link, feed.source))
+            except BaseException as error:  # noqa: BLE001 - as above
+                feed.report(error)
             with self._counting:
                 feed.processed(1, message_size(raw) if feed.sized else 0)
-
-    def _handle(self, message: JetStreamMessage) -> None:
-        try:
-            if self._progress is None:
-                self._callback(message)
-            else:
-                self._handle_in_progress(message)
-        except BaseException as error:  # noqa: BLE001 - user code may raise anything, and must not end this thread
-            self._feed.report(error)  # the message stays unacknowledged and comes again
-
-    def _handle_in_progress(self, message: JetStreamMessage) -> None:
-        assert self._progress is not None
-        self._progress.began(message)
-        try:
-            self._callback(message)
-        finally:
-            self._progress.finished(message)
 
 
 def start_consume(
@@ -202,23 +184,23 @@ class _Progress:
     And for those that wait behind it in the buffer: their ack_wait runs as well.
     """
 
-    def __init__(self, feed: Endless) -> None:
-        self._period = feed.ack_wait / PROGRESS_PER_ACK_WAIT
+    def __init__(self, feed: Endless, callback: Callback) -> None:
         self._feed = feed
-        self._lock = allocate_lock()  # guards _at_work
-        self._at_work: dict[int, tuple[JetStreamMessage, float]] = {}
+        self._callback = callback
+        self._period = feed.ack_wait / PROGRESS_PER_ACK_WAIT
+        self._at_work: dict[int, tuple[JetStreamMessage, float]] = {}  # single operations, which are atomic
         self._closed = Wakeup()
+
+    def handle(self, message: JetStreamMessage) -> None:
+        """Call back; meanwhile the message is known to be at work."""
+        try:
+            self._at_work[id(message)] = (message, time.monotonic())
+            self._callback(message)
+        finally:
+            self._at_work.pop(id(message), None)
 
     def start(self) -> None:
         spawn(f"progress-{self._feed.number}", self._run)
-
-    def began(self, message: JetStreamMessage) -> None:
-        with self._lock:
-            self._at_work[id(message)] = (message, time.monotonic())
-
-    def finished(self, message: JetStreamMessage) -> None:
-        with self._lock:
-            self._at_work.pop(id(message), None)
 
     def close(self) -> None:
         self._closed.set()
@@ -235,8 +217,7 @@ class _Progress:
     def _due(self) -> list[JetStreamMessage]:
         """Messages whose callback has run for a while, and with them what waits in the buffer."""
         since = time.monotonic() - self._period / 2
-        with self._lock:
-            due = [message for message, began in self._at_work.values() if began <= since]
+        due = [message for message, began in list(self._at_work.values()) if began <= since]
         if due:
             link, source = self._feed.link, self._feed.source
             waiting = self._feed.items.copy()  # one call into C: atomic

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from types import TracebackType
+from typing import Any
 
 from .._deadline import Deadline
 from .._threads import Mailbox, Slot
@@ -27,8 +27,8 @@ NO_WAIT_SECONDS = 5.0
 class BatchFeed:
     """The feed of a fetch: one pull, which the consuming thread ends. What is dropped ends, too."""
 
-    def __init__(self, target: PullTarget, options: FetchOptions) -> None:
-        """Sends nothing: start() does."""
+    def __init__(self, target: PullTarget, options: FetchOptions, deadline: Deadline | None = None) -> None:
+        """Sends nothing: start() does. `deadline`: of the client; by default some time after `expires`."""
         self.link = target.link
         self.options = options
         self.sized = options.max_bytes is not None
@@ -45,7 +45,7 @@ class BatchFeed:
         self.pull = Pull(target, box, limit=1 if options.batch == 1 and self._clock is None else 0)
         self.source: Source = self.pull
         wait = options.expires + client_grace(options.expires) if options.expires_ns else NO_WAIT_SECONDS
-        self._deadline = Deadline(wait)
+        self._deadline = deadline or Deadline(wait)
 
     def start(self) -> None:
         """Send the pull. Blocks for nothing."""
@@ -138,9 +138,7 @@ class MessageBatch:
     def __enter__(self) -> MessageBatch:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: Any) -> None:
         self.close()
 
 

@@ -140,20 +140,27 @@ class OrderedBatchFeed(BatchFeed):
         """Sends nothing: start() does."""
         self.order = Order(chain)
         self.options = options
+        self.received = self.bytes = 0
         self.in_use = False
         self._until = time.monotonic() + (options.expires if options.expires_ns else NO_WAIT_SECONDS)
+        self._pulling = False
         self._concluded = False
 
     def start(self) -> None:
-        """Send the pull. Blocks only for a consumer that has to be created."""
+        """Send a pull for what is left to ask for. Blocks only for a consumer that has to be created."""
+        order = self.order
         try:
             self.in_use = True
-            self.order.lease = self.order.chain.lease(self)
-            self._pull(self.options)
+            order.lease = order.lease or order.chain.lease(self)
+            left = max(0.0, self._until - time.monotonic())
+            target = order.chain.current(time.sleep, Deadline(left + client_grace(left)), log_failed_try)
+            super().__init__(target, self._rest())
+            self.inspect = order.is_next
+            order.loss = None
+            self._pulling = True
+            super().start()
         except BaseException:
-            if hasattr(self, "pull"):
-                self.end()
-            self.in_use = False  # the next user of the chain gives up a generation that may exist
+            self.end()
             raise
 
     def wait(self, timeout: float | None) -> RawMessage:
@@ -180,17 +187,10 @@ class OrderedBatchFeed(BatchFeed):
             self.order.chain.soon(self.end)
 
     def end(self) -> None:
-        super().end()
-        self.order.chain.release(self.order.lease, clean=self._concluded or self.filled)
+        if self._pulling:  # else the next user of the chain gives up a generation that may exist
+            super().end()
+            self.order.chain.release(self.order.lease, clean=self._concluded or self.filled)
         self.in_use = False
-
-    def _pull(self, options: FetchOptions) -> None:
-        left = max(0.0, self._until - time.monotonic())
-        target = self.order.chain.current(time.sleep, Deadline(left + client_grace(left)), log_failed_try)
-        super().__init__(target, self._within_time(options))
-        self.inspect = self.order.is_next
-        self.order.loss = None
-        super().start()
 
     def _go_on(self, error: NatsError) -> None:
         """Pull the rest from the next generation; SubscriptionClosedError when nothing is left to ask for."""
@@ -201,21 +201,17 @@ class OrderedBatchFeed(BatchFeed):
             raise SubscriptionClosedError("the fetch has ended")
         self.order.chain.discard()
         self.order.chain.record_failure()
-        most = self.options.max_bytes
-        rest = self.options.batch - self.received
-        try:
-            self._pull(self.options._replace(batch=rest, max_bytes=None if most is None else most - self.bytes))
-        except BaseException:
-            self.end()
-            raise
+        self.start()
 
-    def _within_time(self, options: FetchOptions) -> FetchOptions:
-        left = max(LEAST_EXPIRES, self._until - time.monotonic())
+    def _rest(self) -> FetchOptions:
+        """What is left to ask for: of the messages, and of the time, of which creating a consumer took some."""
+        options, left = self.options, max(LEAST_EXPIRES, self._until - time.monotonic())
+        most = None if options.max_bytes is None else options.max_bytes - self.bytes
+        rest = options._replace(batch=options.batch - self.received, max_bytes=most)
         if not options.expires_ns or left > options.expires - LEAST_EXPIRES:
-            return options
+            return rest
         expires_ns = int(left * 1_000_000_000)
-        heartbeat_ns = min(options.heartbeat_ns, expires_ns // 2)
-        return options._replace(expires_ns=expires_ns, heartbeat_ns=heartbeat_ns)
+        return rest._replace(expires_ns=expires_ns, heartbeat_ns=min(options.heartbeat_ns, expires_ns // 2))
 
 
 class OrderedBatch(MessageBatch):
@@ -243,8 +239,7 @@ def ordered_next(chain: Chain, options: FetchOptions) -> JetStreamMessage | None
     except SubscriptionClosedError:
         return None  # ended in order
     except BaseException:
-        if feed.in_use:
-            feed.end()
+        feed.end()
         raise
 
 
@@ -277,6 +272,12 @@ class Generation(Refill):
         super().on_status(status)
         if classify(status.status).kind is Kind.HEARTBEAT:
             self._owner.chain.check_heartbeat(status[2])
+
+    def look(self) -> float:
+        self._owner.end_if_dropped()
+        if self._owner.ended is not None:
+            self.end(self._owner.ended)  # a signal handler raised in the call that was to do this
+        return super().look()
 
     def _recover(self, arrived: int, answers: int) -> None:
         raise Recalled("a message was taken and, because a signal handler raised, not handed out")
@@ -315,7 +316,7 @@ class OrderedFeed(Endless):
             target = self.chain.current(self._pause, Deadline(self.chain.client.timeout), log_failed_try)
             self._take_over(self._begin(target, None))
         except BaseException:
-            self.end(SubscriptionClosedError("the consume could not start"))
+            self.end(SubscriptionClosedError("the consume could not start"), discard=True)
             raise
 
     @property
@@ -353,8 +354,7 @@ class OrderedFeed(Endless):
         return 1 if self._present is None else self._present.account(count, size, processed)
 
     def processed(self, count: int, size: int) -> None:
-        if self._present is not None:
-            self._present.processed(count, size)
+        """Not called: an ordered consumer has one worker, which accounts for messages as processed."""
 
     def _await_next(self, deadline: Deadline) -> Generation:
         """The next generation, as soon as js-ordered has brought it."""
@@ -397,6 +397,13 @@ class OrderedFeed(Endless):
     def end(self, reason: NatsError, *, discard: bool = False) -> None:
         if self.link.forked:
             return  # a forked child does not speak for its parent
+        try:
+            self._finish(reason, discard)
+        except BaseException:  # a signal handler raised in the midst of it: begin anew
+            self._finish(reason, discard)
+            raise
+
+    def _finish(self, reason: NatsError, discard: bool) -> None:
         with self._lock:
             if self.ended is None:
                 self.ended = reason
@@ -425,7 +432,7 @@ class OrderedFeed(Endless):
 
     def _run(self, job: object) -> None:
         try:
-            self._begin(self.chain.create(self._pause, _NEVER, self.report), job)
+            self._begin(self.chain.current(self._pause, _NEVER, self.report), job)
         except NatsError as error:
             if self._job is job:
                 self.end(error)  # when it has ended already, this changes nothing

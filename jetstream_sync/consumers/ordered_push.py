@@ -48,10 +48,9 @@ DEFINITE = (StreamNotFoundError, PermissionsError, ConnectionClosedError, ForkEr
 class OrderedPushInbound(PushInbound):
     """The receiver and feed of an ordered push subscription: see the module's text."""
 
-    def __init__(
-        self, client: ApiClient, subject: str, *, stream: str, template: ConsumerConfig, limits: PendingLimits
-    ) -> None:
-        super().__init__(client, subject, None, limits)
+    def __init__(self, client: ApiClient, stream: str, template: ConsumerConfig, limits: PendingLimits) -> None:
+        """`template` is an ordered_template()."""
+        super().__init__(client, client.link.new_inbox(), None, limits)
         self.stream_name = stream
         self.inspect = self._is_next
         self._chain = Chain(client, stream, template, definite=DEFINITE, created_is_recovered=True)
@@ -91,40 +90,34 @@ class OrderedPushInbound(PushInbound):
         except NotJSMessageError:
             pass  # a status of an old consumer
         except SequenceMismatchError:
-            self._wake()
+            self._watch.wake()
         self._not_messages += 1
         return False
 
-    def _on_heartbeat(self, block: bytes) -> None:
+    def on_heartbeat(self, block: bytes) -> None:
         try:
             self._chain.check_heartbeat(block)
         except SequenceMismatchError:
             pass
         if self._chain.lost:
-            self._wake()
-
-    def _wake(self) -> None:
-        if self._watch is not None:
             self._watch.wake()
 
     # --- reader thread ------------------------------------------------------------------------------
 
     def _on_new_session(self) -> None:
-        self._chain.lose()
+        self._chain.lost = True
 
     # --- js-push ------------------------------------------------------------------------------------
 
-    def _on_silence(self, silence: float) -> None:
-        self._chain.lose()
-        super()._on_silence(silence)
+    def on_silence(self, silence: float) -> None:
+        self._chain.lost = True
+        super().on_silence(silence)
 
-    def _on_wake(self) -> None:
-        watch = self._watch
-        assert watch is not None  # it is the one that calls
-        while self._chain.lost and self.link.connected and not watch.stopped:
+    def on_wake(self) -> None:
+        while self._chain.lost and self.link.connected and not self._watch.stopped:
             wait = self._chain.pause_left
             if wait:
-                watch.wait(wait)
+                self._watch.wait(wait)
             else:
                 self._replace()
 
@@ -143,7 +136,7 @@ class OrderedPushInbound(PushInbound):
                 self.link.close(self)
                 self.finish(error)
                 return
-            chain.lose()
+            chain.lost = True
             if not isinstance(error, ConnectionLostError):  # which has been reported as what it is
                 self.link.report(error)
         chain.delete_dropped()
@@ -156,14 +149,11 @@ def ordered_template(
 
     The `ack_policy` explicit of a ConsumerConfig object is its default, and counts as not given.
     """
-    given: dict[str, Any] = {}
     if isinstance(config, ConsumerConfig):
-        given = {spec.name: getattr(config, spec.name) for spec in fields_of(ConsumerConfig)}
-        if given["ack_policy"] == AckPolicy.EXPLICIT:
-            del given["ack_policy"]
-    elif config is not None:
-        given = dict(config)
-    given.update(fields)
+        config = {spec.name: getattr(config, spec.name) for spec in fields_of(ConsumerConfig)}
+        if config["ack_policy"] == AckPolicy.EXPLICIT:
+            del config["ack_policy"]
+    given = {**(config or {}), **fields}
     if given.pop("flow_control", None) is False:
         raise ConsumerConfigError("an ordered consumer has flow control: leave it out", field="flow_control")
     given.pop("ack_wait", None)  # ADR-17: set without an error

@@ -1,11 +1,8 @@
-"""Pull: one inbox and the requests that are sent on it (ADR-37).
+"""Pull: one inbox and the requests that are sent on it (ADR-37). No lock of its own.
 
-Threads: the reader thread calls `deliver` and the methods about the connection. Any thread may call the others.
-The consuming thread takes what has come from the box. No lock of its own.
-
-Two things are added to what arrives. A status is recognised and gets its time of arrival, because what it says of
-the pulls depends on when it came, not on when it is read. And arrivals are counted before they can be taken: so it
-is known at any moment whether the server still owes something, however slowly the box is emptied.
+Statuses get their time of arrival, because what one says of the pulls depends on when it came, not on when it is
+read. Arrivals are counted before they can be taken: so it is known at any moment whether the server still owes
+something, however slowly the box is emptied.
 """
 
 from __future__ import annotations
@@ -56,9 +53,8 @@ class PullTarget:
         """A pull request as it goes out."""
         return commands.publish(self.next_subject, body, reply)
 
-    # --- pinned clients (priority groups) -----------------------------------------------------------
-
     def pin_id(self, priority: Priority) -> str | None:
+        """The id by which the server knows this client as the pinned one of a priority group."""
         return None if priority.group is None else self._pins.get(priority.group)
 
     def learn_pin(self, priority: Priority, raw: RawMessage) -> bool:
@@ -106,11 +102,9 @@ class PullOwner(Protocol):
 class Pull(Receiver):
     """New, idle (subscribed, nothing asked) or asked; then ended.
 
-    The loss of the connection ends an asked pull, because its request is lost with the session; an idle one is
+    The loss of the connection ends an asked pull, whose request is lost with the session; an idle one is
     subscribed again. With an `owner` the owner decides. A pull that ends closes its box, unless it has an owner:
-    several pulls may share a box then.
-
-    The pull is what its messages remember as their source.
+    several pulls may share a box then. The pull is what its messages remember as their source.
     """
 
     items: Sized = ()
@@ -120,14 +114,10 @@ class Pull(Receiver):
     arrived = 0  # messages, or their bytes; for an owner, like the next two
     answers = 0  # statuses that are not mere signs of life
     handed_over = (0, 0)  # of `arrived` and `answers`, what is in the box or was taken from it
-    conclusion: ArrivedStatus | None = None
-    """A status after which no pull is served any more."""
-    asked = False
-    """A request is under way."""
-    broken = False
-    """Nothing more will come: the connection was lost, or the server refused something."""
-    ended = False
-    """end() was called and has done its work."""
+    conclusion: ArrivedStatus | None = None  # a status after which no pull is served any more
+    asked = False  # a request is under way
+    broken = False  # nothing more will come: the connection was lost, or the server refused something
+    ended = False  # end() was called and has done its work
     _owner: PullOwner | None = None
     _sized = False
     _limit = 0  # the server ends the interest after so many; 0: never
@@ -165,10 +155,7 @@ class Pull(Receiver):
         self.link.open(self)
 
     def ask(self, body: bytes, reply: bytes | None = None) -> None:
-        """Send a pull request; subscribes first where needed. Never blocks.
-
-        `reply` is for a pull that is subscribed to a wildcard.
-        """
+        """Send a request, subscribing first where needed. Never blocks. `reply`: for a wildcard subscription."""
         if not self.sid:
             self.link.open(self)
         if reply is not None:
@@ -226,9 +213,9 @@ class Pull(Receiver):
         self.link.drain([self], deadline)
 
     def end(self) -> None:
-        """Remove the interest, take a request back that has not left, drop what is in the box. Never blocks.
+        """Remove the interest, take back a request that has not left, drop what is in the box.
 
-        May be repeated, and is to be when a signal handler raised in it.
+        Never blocks. May be repeated, and is to be when a signal handler raised in it.
         """
         if self.link.forked:
             return  # a forked child does not speak for its parent
@@ -286,18 +273,16 @@ class Pull(Receiver):
         self._limit = count
         return self.delivered < count
 
-    def denied(self, error: PermissionsError) -> None:
+    def denied(self, error: NatsError) -> None:
         self.broken = True
         self.box.close(error)
 
     def publish_denied(self, subject: bytes, error: PermissionsError) -> None:
-        if subject != self.target.next_subject:
-            return
-        if self._owner is not None:
-            self._owner.publish_denied(error)
-        else:
-            self.broken = True
-            self.box.close(error)
+        if subject == self.target.next_subject:
+            if self._owner is not None:
+                self._owner.publish_denied(error)
+            else:
+                self.denied(error)
 
     def disconnected(self) -> None:
         if self._owner is not None:
@@ -314,8 +299,7 @@ class Pull(Receiver):
             self._owner.reconnected()
 
     def closed(self, error: NatsError) -> None:
-        self.broken = True
         if self._owner is not None:
             self._owner.closed(error)
         else:
-            self.box.close(error)
+            self.denied(error)

@@ -14,17 +14,6 @@ from typing import NamedTuple
 from .._deadline import seconds
 from ..protocol.parser import RawMessage
 
-__all__ = [
-    "BATCH_FOR_BYTES",
-    "DEFAULT_MAX_MESSAGES",
-    "ConsumeOptions",
-    "FetchOptions",
-    "Priority",
-    "client_grace",
-    "message_size",
-    "pull_body",
-]
-
 Duration = float | timedelta
 
 DEFAULT_MAX_MESSAGES = 500
@@ -36,43 +25,6 @@ _MIN_CONSUME_EXPIRES = _SECOND
 _MIN_CONSUME_HEARTBEAT = _SECOND // 2
 _MAX_HEARTBEAT = 30 * _SECOND
 _FETCH_HEARTBEAT_FROM = 30 * _SECOND  # a fetch longer than this has heartbeats unless told otherwise
-
-
-def pull_body(
-    *,
-    batch: int,
-    expires_ns: int = 0,
-    max_bytes: int = 0,
-    heartbeat_ns: int = 0,
-    no_wait: bool = False,
-    group: str | None = None,
-    min_pending: int | None = None,
-    min_ack_pending: int | None = None,
-    pin_id: str | None = None,
-    priority: int | None = None,
-) -> bytes:
-    """The JSON body of a pull request; what is unset is not sent."""
-    # Text put together: an encoder would take longer than all the rest of a pull.
-    body = f'{{"batch":{batch}'
-    if expires_ns:
-        body += f',"expires":{expires_ns}'
-    if max_bytes:
-        body += f',"max_bytes":{max_bytes}'
-    if heartbeat_ns:
-        body += f',"idle_heartbeat":{heartbeat_ns}'
-    if no_wait:
-        body += ',"no_wait":true'
-    if group:
-        body += f',"group":{json.dumps(group)}'
-    if min_pending:
-        body += f',"min_pending":{min_pending}'
-    if min_ack_pending:
-        body += f',"min_ack_pending":{min_ack_pending}'
-    if pin_id:
-        body += f',"id":{json.dumps(pin_id)}'
-    if priority is not None:
-        body += f',"priority":{priority}'
-    return f"{body}}}".encode()
 
 
 def client_grace(expires: float) -> float:
@@ -125,6 +77,40 @@ class Priority(NamedTuple):
 _NO_PRIORITY = Priority()
 
 
+@lru_cache(maxsize=64)  # most pulls of a program say the same, and hashing takes a third of the time
+def pull_body(
+    batch: int,
+    expires_ns: int = 0,
+    max_bytes: int = 0,
+    heartbeat_ns: int = 0,
+    no_wait: bool = False,
+    priority: Priority = _NO_PRIORITY,
+    pin_id: str | None = None,
+) -> bytes:
+    """The JSON body of a pull request; what is unset is not sent."""
+    # Text put together: an encoder would take longer than all the rest of a pull.
+    body = f'{{"batch":{batch}'
+    if expires_ns:
+        body += f',"expires":{expires_ns}'
+    if max_bytes:
+        body += f',"max_bytes":{max_bytes}'
+    if heartbeat_ns:
+        body += f',"idle_heartbeat":{heartbeat_ns}'
+    if no_wait:
+        body += ',"no_wait":true'
+    if priority.group:
+        body += f',"group":{json.dumps(priority.group)}'
+    if priority.min_pending:
+        body += f',"min_pending":{priority.min_pending}'
+    if priority.min_ack_pending:
+        body += f',"min_ack_pending":{priority.min_ack_pending}'
+    if pin_id:
+        body += f',"id":{json.dumps(pin_id)}'
+    if priority.priority is not None:
+        body += f',"priority":{priority.priority}'
+    return f"{body}}}".encode()
+
+
 class FetchOptions(NamedTuple):
     """One fetch, fetch_nowait or next. Made by `make`, which checks every bound."""
 
@@ -139,7 +125,6 @@ class FetchOptions(NamedTuple):
     def make(
         cls,
         max_messages: int | None = None,
-        *,
         max_bytes: int | None = None,
         expires: Duration = 5.0,
         idle_heartbeat: Duration | None = None,
@@ -162,7 +147,7 @@ class FetchOptions(NamedTuple):
         expires_ns = _nanoseconds(expires, "expires")
         if expires_ns < 1:
             raise ValueError("expires must be more than 0 s; use fetch_nowait to take only what is there")
-        return cls(batch, max_bytes, expires_ns, _fetch_heartbeat(idle_heartbeat, expires_ns), False, priority)
+        return cls(batch, max_bytes, expires_ns, _heartbeat(idle_heartbeat, expires_ns), False, priority)
 
     @property
     def expires(self) -> float:
@@ -176,7 +161,8 @@ class FetchOptions(NamedTuple):
 
     def body(self, pin_id: str | None = None) -> bytes:
         """The request's JSON."""
-        return _body(self.batch, self.max_bytes or 0, self, pin_id, self.no_wait)
+        batch, max_bytes, expires_ns, heartbeat_ns, no_wait, priority = self
+        return pull_body(batch, expires_ns, max_bytes or 0, heartbeat_ns, no_wait, priority, pin_id)
 
 
 class ConsumeOptions(NamedTuple):
@@ -196,7 +182,6 @@ class ConsumeOptions(NamedTuple):
     @classmethod
     def make(
         cls,
-        *,
         max_messages: int | None = None,
         max_bytes: int | None = None,
         expires: Duration = 30.0,
@@ -226,7 +211,7 @@ class ConsumeOptions(NamedTuple):
             _threshold(threshold_messages, "messages", max_messages),
             _threshold(threshold_bytes, "bytes", max_bytes),
             expires_ns,
-            _consume_heartbeat(idle_heartbeat, expires_ns),
+            _heartbeat(idle_heartbeat, expires_ns, of_consume=True),
             priority,
         )
 
@@ -242,26 +227,7 @@ class ConsumeOptions(NamedTuple):
 
     def body(self, batch: int, max_bytes: int, pin_id: str | None = None) -> bytes:
         """The JSON of one of its pulls (`PullState.take_pull` says how much to ask for)."""
-        return _body(batch, max_bytes, self, pin_id, no_wait=False)
-
-
-@lru_cache(maxsize=64)  # most pulls of a program say the same, and hashing takes a third of the time
-def _body(
-    batch: int, max_bytes: int, options: FetchOptions | ConsumeOptions, pin_id: str | None, no_wait: bool
-) -> bytes:
-    group = options.priority
-    return pull_body(
-        batch=batch,
-        max_bytes=max_bytes,
-        expires_ns=options.expires_ns,
-        heartbeat_ns=options.heartbeat_ns,
-        no_wait=no_wait,
-        group=group.group,
-        min_pending=group.min_pending,
-        min_ack_pending=group.min_ack_pending,
-        pin_id=pin_id,
-        priority=group.priority,
-    )
+        return pull_body(batch, self.expires_ns, max_bytes, self.heartbeat_ns, False, self.priority, pin_id)
 
 
 def _integer(value: int | None, name: str, low: int, high: int = _INT64_MAX) -> None:
@@ -283,28 +249,16 @@ def _nanoseconds(value: Duration, name: str) -> int:
     return round(duration * _SECOND)
 
 
-def _fetch_heartbeat(heartbeat: Duration | None, expires_ns: int) -> int:
+def _heartbeat(heartbeat: Duration | None, expires_ns: int, *, of_consume: bool = False) -> int:
     if heartbeat is None:
-        return min(expires_ns // 2, _MAX_HEARTBEAT) if expires_ns > _FETCH_HEARTBEAT_FROM else 0
+        return min(expires_ns // 2, _MAX_HEARTBEAT) if of_consume or expires_ns > _FETCH_HEARTBEAT_FROM else 0
     heartbeat_ns = _nanoseconds(heartbeat, "idle_heartbeat")
-    _refuse_over_half(heartbeat_ns, expires_ns)
-    return heartbeat_ns
-
-
-def _consume_heartbeat(heartbeat: Duration | None, expires_ns: int) -> int:
-    if heartbeat is None:
-        return min(expires_ns // 2, _MAX_HEARTBEAT)
-    heartbeat_ns = _nanoseconds(heartbeat, "idle_heartbeat")
-    if not _MIN_CONSUME_HEARTBEAT <= heartbeat_ns <= _MAX_HEARTBEAT:
+    if of_consume and not _MIN_CONSUME_HEARTBEAT <= heartbeat_ns <= _MAX_HEARTBEAT:
         raise ValueError(f"idle_heartbeat must be from 0.5 s to 30 s: {heartbeat}")
-    _refuse_over_half(heartbeat_ns, expires_ns)
-    return heartbeat_ns
-
-
-def _refuse_over_half(heartbeat_ns: int, expires_ns: int) -> None:
     if 2 * heartbeat_ns > expires_ns:
         asked, most = heartbeat_ns / _SECOND, expires_ns / 2 / _SECOND
         raise ValueError(f"idle_heartbeat must be at most half of expires ({most} s): {asked} s")
+    return heartbeat_ns
 
 
 def _threshold(threshold: int | None, unit: str, limit: int | None) -> int | None:

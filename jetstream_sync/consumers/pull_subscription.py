@@ -9,23 +9,22 @@ it.
 from __future__ import annotations
 
 from datetime import timedelta
-from types import TracebackType
+from typing import Any
 
 from .._deadline import Deadline, seconds
-from .._threads import Mailbox, Slot
+from .._threads import Slot, Waiters
 from ..api.client import ApiClient
 from ..api.consumer_api import ConsumerApi
 from ..api.info import ConsumerInfo
 from ..api.message import JetStreamMessage
 from ..errors import NatsError, SubscriptionClosedError, TimeoutError
-from ..protocol.headers import Status
-from ..protocol.parser import RawMessage
 from ..protocol.subjects import next_nuid
 from .binding import Found, SubscribeRequest, find_or_create
+from .fetch import BatchFeed
 from .pull import ArrivedStatus, Pull, PullTarget
-from .pull_options import pull_body
+from .pull_options import FetchOptions, pull_body
 from .status import FetchAction, Kind, classify, to_error
-from .turn import Turn
+from .take import loop
 
 # ADR-13: the server's expiry lies this far before the client's timeout, or a tenth of it for short ones.
 MARGIN = 0.1
@@ -48,7 +47,8 @@ class PullSubscription:
         self._target = PullTarget(client, found.info)
         self._created = found.created
         self._closed = False
-        self._turn = Turn()
+        self._turn: dict[str, object] = {}  # "holder": an object of the try that has the turn; atomic operations
+        self._waiting = Waiters()
         self._single = _SinglePull(self._target)  # replaced by the thread that has the turn
 
     @property
@@ -74,12 +74,20 @@ class PullSubscription:
         if self._closed:
             raise SubscriptionClosedError("the pull subscription was unsubscribed")
         deadline = Deadline(limit)
-        if batch == 1:
-            raw = self._try_single(deadline)
-            raws = _Fetch(self._target, 1, limit, deadline).run(no_wait_first=False) if raw is None else [raw]
-        else:
-            raws = _Fetch(self._target, batch, limit, deadline).run(no_wait_first=True)
-        return [JetStreamMessage(raw, self._link, self._target.single) for raw in raws]
+        message = self._try_single(deadline) if batch == 1 else None
+        if message is not None:
+            return [message]
+        feed = _SubscriptionFeed(self._target, batch, limit, deadline)
+        messages: list[JetStreamMessage] = []
+        try:
+            feed.start()
+            messages.extend(loop(feed, when_done=True))
+        except NatsError:
+            if not messages:
+                raise  # otherwise it is the next fetch's, if it lasts
+        if not messages:
+            raise TimeoutError("no message came in time")
+        return messages
 
     def consumer_info(self) -> ConsumerInfo:
         """Ask the server for the consumer's state. Raises ConsumerNotFoundError when there is none."""
@@ -102,9 +110,7 @@ class PullSubscription:
     def __enter__(self) -> PullSubscription:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: Any) -> None:
         if self._link.forked:
             return
         try:
@@ -119,15 +125,15 @@ class PullSubscription:
 
     # --- single fetches -----------------------------------------------------------------------------
 
-    def _try_single(self, deadline: Deadline) -> RawMessage | None:
+    def _try_single(self, deadline: Deadline) -> JetStreamMessage | None:
         """The next message if there is one now. ADR-13: over the wildcard inbox, without a SUB of its own."""
         me = object()
-        try:
-            if not self._turn.take(me, deadline):
+        try:  # the turn is taken inside: a signal handler may raise as soon as it is
+            if not self._waiting.wait_until(lambda: self._turn.setdefault("holder", me) is me, deadline):
                 raise TimeoutError("no message came in time: other single fetches were under way")
             if self._single.broken or self._single.ended:
                 self._single = _SinglePull(self._target)
-            return self._exchange(self._single, deadline)
+            return self._single.exchange(deadline)
         finally:
             try:
                 self._end_turn(me)
@@ -135,24 +141,14 @@ class PullSubscription:
                 self._end_turn(me)
                 raise
 
-    def _exchange(self, pull: _SinglePull, deadline: Deadline) -> RawMessage | None:
-        pull.ask(pull_body(batch=1, no_wait=True), pull.new_reply())
-        raw = pull.wait(deadline)
-        if type(raw) is ArrivedStatus:
-            if classify(raw.status).kind not in _NOTHING_NOW:
-                raise to_error(raw.status, self._target.next_subject.decode())
-            pull.rest()
-            return None
-        pull.rest()
-        return raw
-
     def _end_turn(self, me: object) -> None:
-        if self._turn.is_held_by(me):
+        if self._turn.get("holder") is me:
             # Given up without a reply, or with an unusual one: what still comes must not be taken for another's.
             # Or unsubscribed, perhaps before the pull was subscribed.
             if self._single.asked or self._closed:
                 self._single.end()
-            self._turn.give_back(me)
+            self._turn.clear()
+        self._waiting.wake_all()
 
 
 class _SinglePull(Pull):
@@ -163,46 +159,46 @@ class _SinglePull(Pull):
         self._prefix = self.wire_subject
         self.wire_subject = self._prefix + b".*"
 
-    def new_reply(self) -> bytes:
-        return self._prefix + b"." + next_nuid().encode()
+    def exchange(self, deadline: Deadline) -> JetStreamMessage | None:
+        """Ask for one message that is there now; None when there is none."""
+        self.ask(pull_body(1, no_wait=True), self._prefix + b"." + next_nuid().encode())
+        raw = self.wait(deadline)
+        if type(raw) is not ArrivedStatus:
+            self.rest()
+            return JetStreamMessage(raw, self.link, self.target.single)
+        if classify(raw.status).kind not in _NOTHING_NOW:
+            raise to_error(raw.status, self.target.next_subject.decode())
+        self.rest()
+        return None
 
 
-class _Fetch:
-    """One fetch over a pull of its own: a no-wait request, and when that finds nothing a long one."""
+class _SubscriptionFeed(BatchFeed):
+    """A fetch over a pull of its own. For several messages it asks without waiting first."""
 
     def __init__(self, target: PullTarget, batch: int, timeout: float, deadline: Deadline) -> None:
-        self._target = target
-        self._batch = batch
         self._timeout = timeout
         self._deadline = deadline
-        self._pull = Pull(target, Mailbox(before_wait=target.link.outbox.flush))
-        self._messages: list[RawMessage] = []
+        expires_ns = self._expires_ns() if batch == 1 else 0
+        super().__init__(target, FetchOptions(batch, None, expires_ns, 0, no_wait=batch > 1), deadline)
+        self._waits = batch == 1
 
-    def run(self, *, no_wait_first: bool) -> list[RawMessage]:
-        try:
-            self._pull.open()
-            if no_wait_first:
-                self._pull.ask(pull_body(batch=self._batch, no_wait=True))
-                if self._collect(no_wait=True):
-                    return self._messages
-            self._ask_long()
-            self._collect(no_wait=False)
-            return self._messages
-        except NatsError:
-            if self._messages:
-                return self._messages  # the error is the next fetch's, if it lasts
-            raise
-        finally:
-            try:
-                self._pull.end()
-            except BaseException:  # a signal handler raised in the midst of it: begin anew
-                self._pull.end()
-                raise
-
-    def _ask_long(self) -> None:
-        # ADR-13: the status that answered the first pull counts, too: for a batch of 5 it is UNSUB … 6.
-        self._pull.limit(self._pull.delivered + self._batch)
-        self._pull.ask(pull_body(batch=self._batch, expires_ns=self._expires_ns()))
+    def on_status(self, status: ArrivedStatus) -> None:
+        rule = classify(status.status)
+        if rule.pull_subscription is FetchAction.IGNORE:
+            return
+        if not self._waits and not self.received and rule.kind in _NOTHING_NOW:
+            self._waits = True
+            # ADR-13: the status that answered the first pull counts, too: for a batch of 5 it is UNSUB … 6.
+            self.pull.limit(self.pull.delivered + self.options.batch)
+            self.pull.ask(pull_body(self.options.batch, expires_ns=self._expires_ns()))
+            return
+        self.end()
+        if self.received:
+            raise SubscriptionClosedError("what came before a status is the result")
+        error = to_error(status.status, self.pull.target.next_subject.decode())
+        if rule.pull_subscription is FetchAction.ERROR or status.status.code == 409:
+            raise error
+        raise TimeoutError(f"no message came within {self._timeout} s") from error
 
     def _expires_ns(self) -> int:
         """ADR-13: shorter than the client's own timeout, or than what the first pull has left of it."""
@@ -210,31 +206,6 @@ class _Fetch:
         left = self._deadline.wait_time()
         base = self._timeout if self._timeout - left < margin / 2 else left
         return max(1, round((base - margin) * 1_000_000_000))
-
-    def _collect(self, *, no_wait: bool) -> bool:
-        """Take what comes until the pull has ended. False when a no-wait pull found nothing."""
-        while len(self._messages) < self._batch:
-            raw = self._pull.wait(self._deadline)
-            if type(raw) is not ArrivedStatus:
-                self._messages.append(raw)
-                continue
-            rule = classify(raw.status)
-            if rule.pull_subscription is FetchAction.IGNORE:
-                continue
-            if self._messages:
-                break  # what came before a status is the result
-            if no_wait and rule.kind in _NOTHING_NOW:
-                return False
-            raise self._error(raw.status)
-        return True
-
-    def _error(self, status: Status) -> NatsError:
-        error = to_error(status, self._target.next_subject.decode())
-        if classify(status).pull_subscription is FetchAction.ERROR or status.code == 409:
-            return error
-        timeout = TimeoutError(f"no message came within {self._timeout} s")
-        timeout.__cause__ = error
-        return timeout
 
 
 def subscribe_pull(client: ApiClient, request: SubscribeRequest) -> PullSubscription:

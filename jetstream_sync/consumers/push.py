@@ -34,21 +34,15 @@ from ..api.client import ApiClient
 from ..api.config import AckPolicy
 from ..api.consumer_api import ConsumerApi
 from ..api.info import ConsumerInfo
-from ..api.message import JetStreamMessage, Source, parse_metadata
-from ..errors import (
-    MissedHeartbeatError,
-    NatsError,
-    NotJSMessageError,
-    SubscriptionClosedError,
-    TimeoutError,
-)
-from ..net.subscription import DEFAULT_PENDING_BYTES, DEFAULT_PENDING_MSGS, Inbound, Subscription
+from ..api.message import JetStreamMessage, Source
+from ..errors import MissedHeartbeatError, NatsError, SubscriptionClosedError, TimeoutError
+from ..net.subscription import Inbound, Subscription
 from ..protocol import commands
 from ..protocol.headers import Status, header_value
 from ..protocol.parser import RawMessage
 from ..protocol.subjects import publish_subject, queue_name
 from .pull import ArrivedStatus
-from .push_watch import FlowControl, PushWatch, Sequences
+from .push_watch import PushWatch, Sequences
 from .status import PushAction, classify, read_status, to_error
 from .take import take_one
 
@@ -58,11 +52,9 @@ Callback = Callable[[JetStreamMessage], Any]
 class PendingLimits(NamedTuple):
     """How much a subscription may buffer; 0 or less is no limit."""
 
-    msgs: int = DEFAULT_PENDING_MSGS
-    bytes: int = DEFAULT_PENDING_BYTES
+    msgs: int
+    bytes: int
 
-
-DEFAULT_LIMITS = PendingLimits()
 
 # In the mailbox: what follows came on a new connection. Compared by identity.
 RECONNECTED = ArrivedStatus((b"", None, None, b""), Status(0, ""), 0.0)
@@ -73,30 +65,23 @@ class PushInbound(Inbound):
 
     sized = False
 
-    def __init__(
-        self, client: ApiClient, subject: str, queue: str | None = None, limits: PendingLimits = DEFAULT_LIMITS
-    ) -> None:
-        super().__init__(
-            client.link,
-            publish_subject(subject),  # the server publishes to it: what it may be called is decided there
-            None if queue is None else queue_name(queue),
-            msgs_limit=limits.msgs,
-            bytes_limit=limits.bytes,
-        )
+    def __init__(self, client: ApiClient, subject: str, queue: str | None, limits: PendingLimits) -> None:
+        # publish_subject: the server publishes to it.
+        wire_queue = None if queue is None else queue_name(queue)
+        super().__init__(client.link, publish_subject(subject), wire_queue, limits.msgs, limits.bytes)
         self.stream_name = ""
         self.acks = True
         self.items = self.mailbox.items
         self.source: Source = self  # of its messages: acks and items
         self.inspect: Callable[[RawMessage], bool] | None = self._note_order if queue is None else None
         self.delete_when_empty = False
-        self._api = ConsumerApi(client)
+        self.api = ConsumerApi(client)
         self._name = ""
         self._turn = threading.RLock()
         self._not_messages = 0  # statuses and marks that were taken
         self._sequences = Sequences()
-        self._flow = FlowControl()
-        self._watch: PushWatch | None = None
-        self._attached = False
+        self._flow_answered: bytes | None = None  # the server repeats a request until it is answered
+        self._watch = PushWatch(self)
         self._owner_lock = allocate_lock()
         self._created = False
 
@@ -113,19 +98,13 @@ class PushInbound(Inbound):
 
         Raises what closed the subscription meanwhile: the server denied it, or the connection was closed.
         """
-        self.stream_name, self._name = info.stream_name, info.name
         self.acks = info.config.ack_policy != AckPolicy.NONE
-        self._created = created
         self._sequences = Sequences(0 if created else None)
-        self._attached = True
+        self.stream_name, self._name = info.stream_name, info.name  # from now on reconnected() leaves a mark
+        self._created = created
         if info.config.idle_heartbeat and self.wire_queue is None:
-            self._watch = PushWatch(
-                self.link, info.config.idle_heartbeat, lambda: self.last_arrival, self._on_silence, self._on_wake
-            )
-            self._watch.start()
+            self._watch.start(info.config.idle_heartbeat)
         if self.mailbox.closed:
-            if self._watch is not None:
-                self._watch.stop()  # closed before there was a watch to stop
             self.take(0)  # raises
 
     # --- consuming threads ------------------------------------------------------------------------------
@@ -158,8 +137,8 @@ class PushInbound(Inbound):
     def on_status(self, arrived: ArrivedStatus) -> None:
         self._not_messages += 1
         if arrived is RECONNECTED:
-            self._sequences.forget()
-            self._flow.forget()
+            self._sequences = Sequences()  # what came in the old session may be lost, or delivered again
+            self._flow_answered = None  # the reply may have been lost with the session
             return
         if arrived[0] != self.wire_subject:
             return  # of the consumer before
@@ -167,7 +146,7 @@ class PushInbound(Inbound):
         if action is PushAction.FLOW and arrived[1] is not None:
             self._answer_flow_control(arrived[1])
         elif action is PushAction.HEARTBEAT:
-            self._on_heartbeat(block)
+            self.on_heartbeat(block)
             stalled = header_value(block, b"Nats-Consumer-Stalled")
             # Reject whitespace: a client that can publish to the deliver subject could otherwise inject a protocol
             # line.
@@ -180,32 +159,23 @@ class PushInbound(Inbound):
             self.link.report(error)
 
     def _note_order(self, raw: RawMessage) -> bool:
-        if self._sequences.follows_on(raw[1]):
-            return True
-        try:
-            metadata = parse_metadata(None if raw[1] is None else raw[1].decode("utf-8", "surrogateescape"))
-        except NotJSMessageError:
-            return True  # a message that was published to the deliver subject
-        sequence = metadata.sequence
-        gap = self._sequences.message(sequence.consumer, sequence.stream, redelivered=metadata.num_delivered > 1)
+        gap = self._sequences.message(raw[1])
         if gap is not None:
             self.link.report(gap)
         return True
 
-    def _on_heartbeat(self, block: bytes) -> None:
-        if self.wire_queue is None:
-            last_stream = header_value(block, b"Nats-Last-Stream")
-            gap = self._sequences.heartbeat(header_value(block, b"Nats-Last-Consumer"), last_stream)
-            if gap is not None:
-                self.link.report(gap)
+    def on_heartbeat(self, block: bytes) -> None:
+        gap = self._sequences.heartbeat(block) if self.wire_queue is None else None
+        if gap is not None:
+            self.link.report(gap)
 
     def _answer_flow_control(self, subject: bytes) -> None:
-        if self._flow.is_new(subject):
+        if subject != self._flow_answered:
             try:
                 self.link.outbox.publish(commands.publish(subject, b""), 0, keep=False)
             except NatsError:
                 return  # not connected: a heartbeat will repeat the request
-            self._flow.answered(subject)
+            self._flow_answered = subject
 
     # --- ending -------------------------------------------------------------------------------------
 
@@ -231,7 +201,7 @@ class PushInbound(Inbound):
             with self._owner_lock:
                 mine, self._created = self._created, False
             if mine:
-                self._api.delete(self.stream_name, self.consumer_name)
+                self.api.delete(self.stream_name, self.consumer_name)
         except BaseException:
             if mine:
                 self._created = True
@@ -239,17 +209,12 @@ class PushInbound(Inbound):
 
     def finish(self, reason: NatsError, *, discard: bool = False) -> None:
         super().finish(reason, discard=discard)
-        if self._watch is not None:
-            self._watch.stop()
+        self._watch.stop()
 
     def join(self, timeout: float) -> None:
         deadline = Deadline(timeout)
         super().join(timeout)
-        if self._watch is not None:
-            self._watch.join(deadline.wait_time())
-
-    def consumer_info(self) -> ConsumerInfo:
-        return self._api.info(self.stream_name, self.consumer_name)
+        self._watch.join(deadline.wait_time())
 
     # --- reader thread ------------------------------------------------------------------------------
 
@@ -263,24 +228,22 @@ class PushInbound(Inbound):
         super().deliver(messages, size)
 
     def disconnected(self) -> None:
-        if self._watch is not None:
-            self._watch.disconnected()
+        self._watch.disconnected()
 
     def reconnected(self) -> None:
-        if self._attached:
+        if self._name:
             self._on_new_session()
-        if self._watch is not None:
-            self._watch.wake()
+        self._watch.wake()
 
     def _on_new_session(self) -> None:
         self.insert(RECONNECTED)  # without it the next message would look like a gap
 
     # --- js-push ------------------------------------------------------------------------------------
 
-    def _on_silence(self, silence: float) -> None:
+    def on_silence(self, silence: float) -> None:
         self.link.report(MissedHeartbeatError(silence))
 
-    def _on_wake(self) -> None:
+    def on_wake(self) -> None:
         """js-push was woken; an ordered subscription replaces its consumer here."""
 
 
@@ -357,7 +320,8 @@ class PushSubscription(Subscription):
     def consumer_info(self) -> ConsumerInfo:
         """Ask the server for the consumer's state. Raises ConsumerNotFoundError when it is gone, or while that of
         an ordered subscription is replaced."""
-        return self._inbound.consumer_info()
+        inbound = self._inbound
+        return inbound.api.info(inbound.stream_name, inbound.consumer_name)
 
 
 def acking(callback: Callback) -> Callback:

@@ -1,11 +1,10 @@
-"""What a push subscription watches beside its messages (ADR-9, ADR-15): sequences, flow control, heartbeats.
+"""What a push subscription watches beside its messages (ADR-9, ADR-15): sequences and heartbeats.
 
-`Sequences` and `FlowControl` are pure and belong to the consuming thread whose turn it is. `PushWatch` is a
-thread:
+`Sequences` is pure and belongs to the consuming thread whose turn it is. `PushWatch` is a thread:
 
   js-push-<n>  started with a subscription that has heartbeats. It alone uses the heartbeat clock. Blocks until
-               it is woken, at most until the next alarm, and in `on_silence` and `on_wake`. Ends after stop(),
-               which wakes it.
+               it is woken, at most until the next alarm, and in the owner's on_silence() and on_wake(). Ends after
+               stop(), which wakes it.
 
 The thread looks at the connection itself each time and is not told to pause and resume: two threads could tell
 it in the wrong order. No lock.
@@ -16,19 +15,23 @@ from __future__ import annotations
 import itertools
 import threading
 import time
-from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from .._deadline import FOREVER
 from .._threads import Wakeup, join_quietly, spawn
-from ..errors import SequenceMismatchError
-from ..net.link import Link
+from ..api.message import parse_metadata
+from ..errors import NotJSMessageError, SequenceMismatchError
+from ..protocol.headers import header_value
 from .heartbeat import PUSH_FACTOR, HeartbeatClock
+
+if TYPE_CHECKING:
+    from .push import PushInbound
 
 _numbers = itertools.count(1)
 
 
 class Sequences:
-    """Whether consumer sequences follow on. A gap is told once: what comes after it is the new beginning."""
+    """Finds gaps in consumer sequences. A gap is told once: what comes after it is the new beginning."""
 
     __slots__ = ("_last",)
 
@@ -36,86 +39,55 @@ class Sequences:
         """`last` is the sequence delivered last: 0 for a new consumer, None when it is not known."""
         self._last = last
 
-    def forget(self) -> None:
-        """A new connection: what came on the old one may be lost, and is delivered again where it matters."""
-        self._last = None
+    def message(self, reply: bytes | None) -> SequenceMismatchError | None:
+        """The gap before a message, if there is one.
 
-    def follows_on(self, reply: bytes | None) -> bool:
-        """Whether this is the next message, by a reply subject of the usual form; `message` judges all others.
-
-        Of `$JS.ACK.<stream>.<consumer>.<delivered>.<stream seq>.<consumer seq>.<timestamp>.<pending>` one token is
-        compared: reading all metadata costs five times as much.
+        Of `$JS.ACK.<stream>.<consumer>.<delivered>.<stream seq>.<consumer seq>.<timestamp>.<pending>`, the usual
+        form of a reply subject, one token is compared: reading all metadata costs five times as much.
         """
-        if self._last is None or reply is None:
-            return False
-        tokens = reply.split(b".")
-        if len(tokens) != 9 or tokens[6] != b"%d" % (self._last + 1):
-            return False
-        self._last += 1
-        return True
-
-    def message(self, consumer_seq: int, stream_seq: int, *, redelivered: bool) -> SequenceMismatchError | None:
-        last, self._last = self._last, consumer_seq
+        last = self._last
+        if last is not None and reply is not None:
+            tokens = reply.split(b".")
+            if len(tokens) == 9 and tokens[6] == b"%d" % (last + 1):
+                self._last = last + 1
+                return None
+        try:
+            metadata = parse_metadata(None if reply is None else reply.decode("utf-8", "surrogateescape"))
+        except NotJSMessageError:
+            return None  # it was published to the deliver subject
+        stream_seq, self._last = metadata.sequence
         # A smaller number is a new leader's, or that of a consumer made anew: nothing is missing.
-        if last is None or redelivered or consumer_seq <= last + 1:
+        if last is None or metadata.num_delivered > 1 or self._last <= last + 1:
             return None
-        return SequenceMismatchError(last + 1, consumer_seq, stream_seq=stream_seq)
+        return SequenceMismatchError(last + 1, self._last, stream_seq=stream_seq)
 
-    def heartbeat(self, last_consumer: bytes | None, last_stream: bytes | None) -> SequenceMismatchError | None:
+    def heartbeat(self, block: bytes) -> SequenceMismatchError | None:
         """ADR-9: a heartbeat says which sequence was delivered last, so a loss shows though nothing follows it."""
-        if last_consumer is None or not last_consumer.isdigit():
+        told = header_value(block, b"Nats-Last-Consumer") or b""
+        if not told.isdigit():
             return None
-        told = int(last_consumer)
-        last, self._last = self._last, told
-        if last is None or told <= last:
+        last, self._last = self._last, int(told)
+        if last is None or self._last <= last:
             return None
-        stream_seq = int(last_stream) if last_stream is not None and last_stream.isdigit() else 0
-        return SequenceMismatchError(last, told, stream_seq=stream_seq)
-
-
-class FlowControl:
-    """Which flow-control subject was answered last: each is answered once, however often the server repeats it."""
-
-    __slots__ = ("_answered",)
-
-    def __init__(self) -> None:
-        self._answered: bytes | None = None
-
-    def is_new(self, subject: bytes) -> bool:
-        return subject != self._answered
-
-    def answered(self, subject: bytes) -> None:
-        self._answered = subject
-
-    def forget(self) -> None:
-        """A new connection: the reply may have been lost with the old one."""
-        self._answered = None
+        last_stream = header_value(block, b"Nats-Last-Stream") or b""
+        return SequenceMismatchError(last, self._last, stream_seq=int(last_stream) if last_stream.isdigit() else 0)
 
 
 class PushWatch:
     """js-push-<n>: raises the alarm when a push subscription is silent for too long. See the module's text."""
 
-    def __init__(
-        self,
-        link: Link,
-        interval: float,
-        last_arrival: Callable[[], float],
-        on_silence: Callable[[float], None],
-        on_wake: Callable[[], None],
-    ) -> None:
-        """Starts no thread: the owner holds this object first, so that it can stop the thread in any case."""
-        self._link = link
-        self._clock = HeartbeatClock(interval, PUSH_FACTOR, clock=time.monotonic)
-        self._last_arrival = last_arrival
-        self._on_silence = on_silence
-        self._on_wake = on_wake
+    def __init__(self, owner: PushInbound) -> None:
+        """Starts no thread: a subscription without heartbeats has none."""
+        self._owner = owner
         self._wakeup = Wakeup()
         self._losses = self._losses_seen = 0  # of the connection; the first is written by the reader thread alone
         self._thread: threading.Thread | None = None
         self.stopped = False
 
-    def start(self) -> None:
-        self._thread = spawn(f"push-{next(_numbers)}", self._run)
+    def start(self, interval: float) -> None:
+        """Watch from now on. After stop() the thread ends at once."""
+        clock = HeartbeatClock(interval, PUSH_FACTOR, clock=time.monotonic)
+        self._thread = spawn(f"push-{next(_numbers)}", self._run, clock)
 
     def disconnected(self) -> None:
         """Reader thread, before another session can be in use."""
@@ -127,7 +99,7 @@ class PushWatch:
         self._wakeup.set()
 
     def wait(self, timeout: float) -> None:
-        """For `on_wake`: wait to be woken, at most so long."""
+        """For on_wake(): wait to be woken, at most so long."""
         if not self.stopped:
             self._wakeup.wait(timeout)
 
@@ -140,26 +112,26 @@ class PushWatch:
 
     # --- js-push --------------------------------------------------------------------------------------
 
-    def _run(self) -> None:
+    def _run(self, clock: HeartbeatClock) -> None:
         while not self.stopped:
-            self._follow_connection()
-            if self._clock.due():
-                self._on_silence(self._clock.silence)
-            self._on_wake()
-            self._follow_connection()
-            wait = self._clock.remaining()
+            self._follow_connection(clock)
+            if clock.due():
+                self._owner.on_silence(clock.silence)
+            self._owner.on_wake()
+            self._follow_connection(clock)
+            wait = clock.remaining()
             self._wakeup.wait(FOREVER if wait is None else wait)
 
-    def _follow_connection(self) -> None:
+    def _follow_connection(self, clock: HeartbeatClock) -> None:
         """Silence counts while there is a session, and from its beginning.
 
         It is judged by arrival: a slow callback is no silence.
         """
-        connected = self._link.connected
+        connected = self._owner.link.connected
         losses = self._losses  # read second: the loss of a session is counted before the next one is in use
         if not connected or losses != self._losses_seen:
             self._losses_seen = losses
-            self._clock.pause()
+            clock.pause()
         if connected:
-            self._clock.resume()
-            self._clock.reset(self._last_arrival())
+            clock.resume()
+            clock.reset(self._owner.last_arrival)

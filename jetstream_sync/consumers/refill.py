@@ -93,14 +93,11 @@ class Refill(Endless):
         self._state = PullState(options)
         self._backoff = Backoff()
         self._clock = HeartbeatClock(options.heartbeat, clock=time.monotonic)
-        self._connected = False
+        self._connected = self._needs_check = self._delivered_since_oversize = self._discard = False
         self._epoch = 0  # how many sessions were lost
-        self._needs_check = False
-        self._delivered_since_oversize = False
         self._answers_read = 0
         # While a pull is due and may not be sent yet, accounting for each message would gain nothing.
         self._quantum_when_due = max(1, min(MOST_UNACCOUNTED, (options.threshold_messages or 0) // 8))
-        self._discard = False
         self._wakeup = Wakeup()
         self._thread: threading.Thread | None = None
 
@@ -203,9 +200,8 @@ class Refill(Endless):
         self._wakeup.set()
 
     def on_status(self, status: ArrivedStatus) -> None:
-        rule = classify(status.status)
+        rule, error = classify(status.status), to_error(status.status, self.target.next_subject.decode())
         if rule.consume is ConsumeAction.TERMINAL:
-            error = to_error(status.status, self.target.next_subject.decode())
             self.end(error)
             raise error
         if rule.drops_pin:
@@ -225,7 +221,7 @@ class Refill(Endless):
             if self._connected:
                 self._resume_clock()  # paused while this was unread: another pull may still be served
         if report:
-            self.report(to_error(status.status, self.target.next_subject.decode()))
+            self.report(error)
         if rule.consume is not ConsumeAction.IGNORE:
             self._wakeup.set()
 
@@ -294,6 +290,7 @@ class Refill(Endless):
 
     def look(self) -> float:
         """Do what is due; returns after how many seconds to look again unless woken up before."""
+        self.end_if_dropped()
         silence = self._missed_heartbeat()
         if silence is not None:
             self.report(MissedHeartbeatError(silence))
@@ -309,11 +306,9 @@ class Refill(Endless):
             if not self._may_pull():
                 return FOREVER
             self._clock.reset(self.pull.last_arrival)
-            wait = self._clock.remaining()
-            wait = FOREVER if wait is None else wait
-            if self._state.due:
-                wait = min(wait, self._backoff.remaining(time.monotonic()))
-            return wait
+            silence = self._clock.remaining()
+            back_off = self._backoff.remaining(time.monotonic()) if self._state.due else FOREVER
+            return back_off if silence is None else min(silence, back_off)
 
     def _may_pull(self) -> bool:
         assert self._lock.locked()
@@ -366,14 +361,9 @@ class Refill(Endless):
             return silence
 
     def _expects_heartbeat(self) -> bool:
-        """Whether the server has a pull of ours.
-
-        What is unread has been sent already; and an unread status may have ended the pull.
-        """
+        """Whether the server has a pull of ours. An unread status may have ended it; what is unread was sent."""
         assert self._lock.locked()
-        if self.pull.answers != self._answers_read:
-            return False
-        return self._state.outstanding > self._unread()
+        return self.pull.answers == self._answers_read and self._state.outstanding > self._unread()
 
     def _unread(self) -> int:
         """What has arrived and is not yet accounted for."""
@@ -396,10 +386,8 @@ class Refill(Endless):
             except (ConsumerNotFoundError, StreamNotFoundError) as error:
                 self.end(error)
                 return
-            except (ConnectionLostError, ConnectionClosedError):
-                return  # the next reconnect checks again
-            except PermissionsError:
-                return  # a user who may pull need not be allowed to look: asking again would be denied again
+            except (ConnectionLostError, ConnectionClosedError, PermissionsError):
+                return  # the next reconnect checks again; asking again now would be denied again
             except NatsError as error:
                 log.debug("consumer check after reconnect: %s", error)
             time.sleep(wait)

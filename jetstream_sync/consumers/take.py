@@ -1,15 +1,15 @@
 """How messages are taken from a feed: one loop for all surfaces.
 
-A feed is what messages come from: the pull of a fetch, the pulls behind messages() and consume(), the generations
-of an ordered consumer. The consuming thread pops from `items` without a lock and waits when nothing is there. It
-hands statuses to the feed in the order in which they came, and tells the feed how many messages it took before
-each status and each wait, so that the feed knows what is left of its pulls.
+The consuming thread pops from `items` of a feed without a lock, and waits when nothing is there. It passes
+statuses to the feed in their order, and says before each status and each wait how many messages it took: so the
+feed knows what is left of its pulls.
 """
 
 from __future__ import annotations
 
 import logging
 import threading
+import weakref
 from _thread import get_ident
 from abc import abstractmethod
 from collections import deque
@@ -71,16 +71,13 @@ class Feed(Protocol):
 class Endless(Feed):
     """A feed that goes on until it is stopped: behind messages() and consume()."""
 
-    title: str
-    """What the log calls it."""
-    number: int
-    """Distinguishes the threads of this feed from those of others."""
+    title: str  # what the log calls it
+    number: int  # distinguishes its threads from those of other feeds
     ack_wait: float
     on_error: Callable[[Any], Any] | None
-    ended: NatsError | None = None
-    """Why it is over; SubscriptionClosedError after stop() or drain()."""
-    draining: NatsError | None = None
-    """drain() was called, and why: no further pull."""
+    ended: NatsError | None = None  # why it is over; SubscriptionClosedError after stop() or drain()
+    draining: NatsError | None = None  # drain() was called, and why: no further pull
+    user: weakref.ref[object] | None = None  # when this is gone, the feed ends
 
     @abstractmethod
     def start(self) -> None:
@@ -107,6 +104,11 @@ class Endless(Feed):
 
     def left(self, count: int, size: int) -> None:
         return  # the next wait() finds out what was not accounted for
+
+    def end_if_dropped(self) -> None:
+        """For threads of the feed: a finalizer can be lost to a signal handler that raises in it."""
+        if self.user is not None and self.user() is None and self.ended is None:
+            self.end(SubscriptionClosedError("the message stream was dropped"), discard=True)
 
     def report(self, error: BaseException) -> None:
         """Tell on_error, on the connection's callback thread, or the log."""

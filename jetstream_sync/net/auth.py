@@ -14,7 +14,8 @@ import base64
 import os
 import re
 from collections.abc import Callable
-from typing import NoReturn, Protocol, TypeVar
+from functools import partial
+from typing import NoReturn, TypeVar
 
 from ..errors import AuthorizationError
 from .ed25519 import SIGNATURE_SIZE
@@ -29,6 +30,8 @@ UserJwtCallback = Callable[[], str | bytes | bytearray]
 SignatureCallback = Callable[[bytes], bytes | bytearray | str]
 
 _T = TypeVar("_T")
+_Fields = Callable[[str | None], dict[str, str]]
+"""The fields of CONNECT, for the nonce that the server sent."""
 
 # Credentials are a few KiB. A path to something else (a device, a disk image) is not read to its end.
 _MAX_FILE_SIZE = 1 << 20
@@ -52,7 +55,7 @@ class Authenticator:
     `TypeError` for an option of the wrong type.
     """
 
-    __slots__ = ("_plain", "_signed")
+    __slots__ = ("_identities",)
 
     def __init__(
         self,
@@ -66,19 +69,30 @@ class Authenticator:
         user_jwt_cb: UserJwtCallback | None = None,
         signature_cb: SignatureCallback | None = None,
     ) -> None:
-        self._plain, self._signed = None, None  # repr() needs both, even if one of the next lines raises
-        self._plain = _plain_identity(user, password, token)
-        self._signed = _signed_identity(
-            user_credentials=user_credentials,
-            nkeys_seed=nkeys_seed,
-            nkeys_seed_str=nkeys_seed_str,
-            user_jwt_cb=user_jwt_cb,
-            signature_cb=signature_cb,
-        )
+        self._identities: dict[str, _Fields] = {}  # by what repr() calls them
+        plain = _plain_identity(user, password, token)
+        given = {
+            "user_credentials": user_credentials is not None,
+            "nkeys_seed": nkeys_seed is not None,
+            "nkeys_seed_str": nkeys_seed_str is not None,
+            "user_jwt_cb/signature_cb": user_jwt_cb is not None or signature_cb is not None,
+        }
+        names = [name for name, is_given in given.items() if is_given]
+        if len(names) > 1:
+            raise ValueError(f"{' and '.join(names)} contradict each other: give one of them")
+        if user_credentials is not None:
+            self._identities["credentials file"] = _from_credentials(user_credentials)
+        elif nkeys_seed is not None:
+            self._identities["nkey seed file"] = _from_seed_file(nkeys_seed)
+        elif nkeys_seed_str is not None:
+            self._identities["nkey seed"] = _from_seed(nkeys_seed_str)
+        elif names:
+            self._identities["JWT callback"] = _from_callbacks(user_jwt_cb, signature_cb)
+        if plain is not None:
+            self._identities["user/password" if token is None else "token"] = plain
 
     def __repr__(self) -> str:
-        kinds = [identity.kind for identity in (self._signed, self._plain) if identity is not None]
-        return f"Authenticator({', '.join(kinds) or 'none'})"
+        return f"Authenticator({', '.join(self._identities) or 'none'})"
 
     def __reduce__(self) -> NoReturn:
         raise TypeError("an Authenticator holds secrets and cannot be pickled; connect where it is needed")
@@ -91,86 +105,62 @@ class Authenticator:
         callables, and blocks as long as they do. Raises `AuthorizationError` when a file is unreadable, when a
         callable fails or returns something else than documented, and when the server sent no nonce to sign.
         """
-        if self._plain is None and self._signed is None:
-            return _url_fields(url_user, url_password)
-        fields = {} if self._signed is None else self._signed.fields(nonce)
-        if self._plain is not None:
-            fields |= self._plain.fields()
-        return fields
-
-
-def _url_fields(user: str | None, password: str | None) -> dict[str, str]:
-    if user and password is not None:
-        return {"user": user, "pass": password}
-    if password:
-        raise AuthorizationError("the server URL has a password but no user: write nats://user:password@host")
-    return {"auth_token": user} if user else {}
+        fields: dict[str, str] = {}
+        for fields_for in self._identities.values():
+            fields |= fields_for(nonce)
+        if self._identities:
+            return fields
+        if url_user and url_password is not None:
+            return {"user": url_user, "pass": url_password}
+        if url_password:
+            raise AuthorizationError("the server URL has a password but no user: write nats://user:password@host")
+        return {"auth_token": url_user} if url_user else {}
 
 
 # --- plain identities ---------------------------------------------------------------------------
 
 
-class _UserPassword:
-    kind = "user/password"
-
-    def __init__(self, user: Secret, password: Secret | None) -> None:
-        self._user = _checked_secret("user", user)
-        self._password = None if password is None else _checked_secret("password", password, may_be_empty=True)
-
-    def fields(self) -> dict[str, str]:
-        fields = {"user": _ask_secret("user", self._user)}
-        if self._password is not None:
-            fields["pass"] = _ask_secret("password", self._password, may_be_empty=True)
-        return fields
-
-
-class _Token:
-    kind = "token"
-
-    def __init__(self, token: Secret) -> None:
-        self._token = _checked_secret("token", token)
-
-    def fields(self) -> dict[str, str]:
-        return {"auth_token": _ask_secret("token", self._token)}
-
-
-def _plain_identity(
-    user: Secret | None, password: Secret | None, token: Secret | None
-) -> _UserPassword | _Token | None:
-    if token is not None:
-        if user is not None or password is not None:
-            raise ValueError("token and user/password contradict each other: give one of them")
-        return _Token(token)
-    if user is not None:
-        return _UserPassword(user, password)
-    if password is not None:
+def _plain_identity(user: Secret | None, password: Secret | None, token: Secret | None) -> _Fields | None:
+    if token is not None and (user is not None or password is not None):
+        raise ValueError("token and user/password contradict each other: give one of them")
+    if password is not None and user is None:
         raise ValueError("password needs user")
-    return None
+    fields = {"auth_token": ("token", token), "user": ("user", user), "pass": ("password", password)}
+    secrets = {
+        field: (option, _checked_secret(option, secret))
+        for field, (option, secret) in fields.items()
+        if secret is not None
+    }
+
+    def plain_fields(_nonce: str | None) -> dict[str, str]:
+        return {field: _ask_secret(option, secret) for field, (option, secret) in secrets.items()}
+
+    return plain_fields if secrets else None
 
 
-def _checked_secret(option: str, value: Secret, *, may_be_empty: bool = False) -> Secret:
-    if not isinstance(value, str) and not callable(value):
-        raise TypeError(f"{option} must be a str or a callable that returns one, not {type(value).__name__}")
-    if value == "" and not may_be_empty:
+def _checked_secret(option: str, secret: Secret) -> Secret:
+    if not isinstance(secret, str) and not callable(secret):
+        raise TypeError(f"{option} must be a str or a callable that returns one, not {type(secret).__name__}")
+    if secret == "" and option != "password":
         raise ValueError(f"{option} is empty: leave it out, or pass None, to connect without it")
-    return value
+    return secret
 
 
-def _ask_secret(option: str, secret: Secret, *, may_be_empty: bool = False) -> str:
+def _ask_secret(option: str, secret: Secret) -> str:
     if isinstance(secret, str):
         return secret
     value = _ask(option, secret)
     if not isinstance(value, str):
         raise AuthorizationError(f"the {option} callable must return a str, it returned {type(value).__name__}")
-    if not value and not may_be_empty:
+    if not value and option != "password":
         raise AuthorizationError(f"the {option} callable returned an empty string")
     return value
 
 
-def _ask(option: str, callback: Callable[[], _T]) -> _T:
+def _ask(option: str, callback: Callable[..., _T], *args: bytes) -> _T:
     """Call the user's callable. AuthorizationError does not quote its error, whose text may hold the secret."""
     try:
-        return callback()
+        return callback(*args)
     except Exception as exc:
         raise AuthorizationError(f"the {option} callable raised {type(exc).__name__}") from exc
 
@@ -178,106 +168,55 @@ def _ask(option: str, callback: Callable[[], _T]) -> _T:
 # --- signed identities --------------------------------------------------------------------------
 
 
-class _SignedIdentity(Protocol):
-    kind: str
+def _from_credentials(credentials: Credentials) -> _Fields:
+    paths = credentials if isinstance(credentials, (tuple, list)) else (credentials, credentials)
+    if len(paths) != 2:
+        raise ValueError("user_credentials takes one path, or a pair: path of the JWT, path of the seed")
+    hint = "write them to a file that only you can read"
+    jwt_path, seed_path = (_checked_path("user_credentials", path, hint) for path in paths)
 
-    def fields(self, nonce: str | None) -> dict[str, str]: ...
-
-
-class _SeedText:
-    kind = "nkey seed"
-
-    def __init__(self, seed: str) -> None:
-        if not isinstance(seed, str):
-            raise TypeError(f"nkeys_seed_str must be a str, not {type(seed).__name__}")
-        self._key = _user_key(seed.strip(), "nkeys_seed_str")
-
-    def fields(self, nonce: str | None) -> dict[str, str]:
-        return _nkey_fields(self._key, nonce)
-
-
-class _SeedFile:
-    kind = "nkey seed file"
-
-    def __init__(self, path: _PathLike) -> None:
-        self._path = _checked_path("nkeys_seed", path, "pass a seed itself as nkeys_seed_str")
-        self._load()
-
-    def _load(self) -> KeyPair:
-        return _seed_in(_read(self._path), self._path)
-
-    def fields(self, nonce: str | None) -> dict[str, str]:
-        return _nkey_fields(_load_now(self._load), nonce)
-
-
-class _CredentialsFiles:
-    kind = "credentials file"
-
-    def __init__(self, credentials: Credentials) -> None:
-        paths = credentials if isinstance(credentials, (tuple, list)) else (credentials, credentials)
-        if len(paths) != 2:
-            raise ValueError("user_credentials takes one path, or a pair: path of the JWT, path of the seed")
-        hint = "write them to a file that only you can read"
-        self._jwt_path, self._seed_path = (_checked_path("user_credentials", path, hint) for path in paths)
-        self._load()
-
-    def _load(self) -> tuple[str, KeyPair]:
-        jwt_text = _read(self._jwt_path)
+    def load() -> tuple[str, KeyPair]:
+        jwt_text = _read(jwt_path)
         # A single file is read once, so that JWT and seed match even if the file is being replaced.
-        seed_text = jwt_text if self._seed_path == self._jwt_path else _read(self._seed_path)
-        return _jwt_in(jwt_text, self._jwt_path), _seed_in(seed_text, self._seed_path)
+        seed_text = jwt_text if seed_path == jwt_path else _read(seed_path)
+        return _jwt_in(jwt_text, jwt_path), _seed_in(seed_text, seed_path)
 
-    def fields(self, nonce: str | None) -> dict[str, str]:
-        jwt, key = _load_now(self._load)
-        return {"jwt": jwt, "sig": _base64url(key.sign(_required(nonce)))}
+    return _from_files(load, _jwt_fields)
 
 
-class _Callbacks:
-    kind = "JWT callback"
-
-    def __init__(self, user_jwt_cb: UserJwtCallback | None, signature_cb: SignatureCallback | None) -> None:
-        if user_jwt_cb is None or signature_cb is None:
-            raise ValueError("user_jwt_cb and signature_cb belong together: give both")
-        if not callable(user_jwt_cb) or not callable(signature_cb):
-            raise TypeError("user_jwt_cb and signature_cb must be callables")
-        self._user_jwt_cb = user_jwt_cb
-        self._signature_cb = signature_cb
-
-    def fields(self, nonce: str | None) -> dict[str, str]:
-        to_sign = _required(nonce)
-        jwt = _ask("user_jwt_cb", self._user_jwt_cb)
-        signature = _ask("signature_cb", lambda: self._signature_cb(to_sign))
-        return {"jwt": _returned_jwt(jwt), "sig": _base64url(_returned_signature(signature))}
+def _jwt_fields(identity: tuple[str, KeyPair], nonce: str | None) -> dict[str, str]:
+    jwt, key = identity
+    return {"jwt": jwt, "sig": _base64url(key.sign(_required(nonce)))}
 
 
-def _signed_identity(
-    *,
-    user_credentials: Credentials | None,
-    nkeys_seed: _PathLike | None,
-    nkeys_seed_str: str | None,
-    user_jwt_cb: UserJwtCallback | None,
-    signature_cb: SignatureCallback | None,
-) -> _SignedIdentity | None:
-    given = {
-        "user_credentials": user_credentials is not None,
-        "nkeys_seed": nkeys_seed is not None,
-        "nkeys_seed_str": nkeys_seed_str is not None,
-        "user_jwt_cb/signature_cb": user_jwt_cb is not None or signature_cb is not None,
-    }
-    names = [name for name, is_given in given.items() if is_given]
-    if len(names) > 1:
-        raise ValueError(f"{' and '.join(names)} contradict each other: give one of them")
-    if user_credentials is not None:
-        return _CredentialsFiles(user_credentials)
-    if nkeys_seed is not None:
-        return _SeedFile(nkeys_seed)
-    if nkeys_seed_str is not None:
-        return _SeedText(nkeys_seed_str)
-    return _Callbacks(user_jwt_cb, signature_cb) if names else None
+def _from_seed_file(given: _PathLike) -> _Fields:
+    path = _checked_path("nkeys_seed", given, "pass a seed itself as nkeys_seed_str")
+    return _from_files(lambda: _seed_in(_read(path), path), _nkey_fields)
+
+
+def _from_seed(seed: str) -> _Fields:
+    if not isinstance(seed, str):
+        raise TypeError(f"nkeys_seed_str must be a str, not {type(seed).__name__}")
+    return partial(_nkey_fields, _user_key(seed.strip(), "nkeys_seed_str"))
 
 
 def _nkey_fields(key: KeyPair, nonce: str | None) -> dict[str, str]:
     return {"nkey": key.public_key, "sig": _base64url(key.sign(_required(nonce)))}
+
+
+def _from_callbacks(user_jwt_cb: UserJwtCallback | None, signature_cb: SignatureCallback | None) -> _Fields:
+    if user_jwt_cb is None or signature_cb is None:
+        raise ValueError("user_jwt_cb and signature_cb belong together: give both")
+    if not callable(user_jwt_cb) or not callable(signature_cb):
+        raise TypeError("user_jwt_cb and signature_cb must be callables")
+
+    def fields(nonce: str | None) -> dict[str, str]:
+        to_sign = _required(nonce)
+        jwt = _ask("user_jwt_cb", user_jwt_cb)
+        signature = _ask("signature_cb", signature_cb, to_sign)
+        return {"jwt": _returned_jwt(jwt), "sig": _base64url(_returned_signature(signature))}
+
+    return fields
 
 
 def _required(nonce: str | None) -> bytes:
@@ -308,31 +247,32 @@ def _returned_signature(value: object) -> bytes:
         if len(value) == SIGNATURE_SIZE:
             return bytes(value)
         value = value.decode("ascii", "replace")
-    signature = _from_base64(value.strip()) if isinstance(value, str) else b""
-    if len(signature) != SIGNATURE_SIZE:
-        raise AuthorizationError(
-            "signature_cb must return the 64 bytes of an Ed25519 signature, or their base64 text"
-        )
-    return signature
-
-
-def _from_base64(text: str) -> bytes:
-    standard = text.rstrip("=").replace("-", "+").replace("_", "/")
-    try:
-        return base64.b64decode(standard + "=" * (-len(standard) % 4), validate=True)
-    except ValueError:
-        return b""
+    if isinstance(value, str):
+        text = value.strip().rstrip("=").replace("-", "+").replace("_", "/")
+        try:
+            signature = base64.b64decode(text + "=" * (-len(text) % 4), validate=True)
+        except ValueError:
+            signature = b""
+        if len(signature) == SIGNATURE_SIZE:
+            return signature
+    raise AuthorizationError("signature_cb must return the 64 bytes of an Ed25519 signature, or their base64 text")
 
 
 # --- files --------------------------------------------------------------------------------------
 
 
-def _load_now(load: Callable[[], _T]) -> _T:
-    """Read a file again at connect. It was valid before, so a failure is an AuthorizationError, no ValueError."""
-    try:
-        return load()
-    except ValueError as exc:
-        raise AuthorizationError(str(exc)) from exc
+def _from_files(load: Callable[[], _T], fields_of: Callable[[_T, str | None], dict[str, str]]) -> _Fields:
+    """The fields of what `load` reads. It is read now, to check it, and again at each connect."""
+
+    def fields(nonce: str | None) -> dict[str, str]:
+        try:
+            loaded = load()
+        except ValueError as exc:
+            raise AuthorizationError(str(exc)) from exc
+        return fields_of(loaded, nonce)
+
+    load()
+    return fields
 
 
 def _checked_path(option: str, path: _PathLike, hint: str) -> str:
@@ -342,14 +282,10 @@ def _checked_path(option: str, path: _PathLike, hint: str) -> str:
     if not text:
         raise ValueError(f"{option} is empty: leave it out, or pass None, to connect without it")
     # If a secret were passed instead of a path, the error "no such file" would quote it.
-    if _looks_like_contents(text):
+    is_jwt = text.startswith("eyJ") and _JWT.fullmatch(text) is not None
+    if is_jwt or "\n" in text or "-BEGIN " in text or _SEED_LIKE.search(text) is not None:
         raise ValueError(f"{option} takes the path of a file, not its contents: {hint}")
     return os.path.expanduser(text)
-
-
-def _looks_like_contents(text: str) -> bool:
-    is_jwt = text.startswith("eyJ") and _JWT.fullmatch(text) is not None
-    return is_jwt or "\n" in text or "-BEGIN " in text or _SEED_LIKE.search(text) is not None
 
 
 def _read(path: str) -> str:

@@ -1,8 +1,4 @@
-"""The thread on which a connection's user callbacks run.
-
-js-callbacks is started by the first event that has a callback, and owns nothing but its mailbox. It blocks in the
-mailbox and in user code. It ends when the mailbox is closed (after `closed_cb`, the last event) and empty.
-"""
+"""js-callbacks, the thread on which the user's callbacks run. It ends after `closed_cb`, the last of them."""
 
 from __future__ import annotations
 
@@ -33,17 +29,13 @@ class CallbackRunner:
 
     def start(self) -> None:
         """Have a thread run what is queued."""
-        if not self.started and len(self._mailbox):
+        if self._thread is None and len(self._mailbox):
             with self._starting:
-                if not self.started:
+                if self._thread is None:
                     try:
                         self._thread = spawn("callbacks", self._run)
                     except RuntimeError:
                         pass  # the interpreter is shutting down: no callback runs any more
-
-    @property
-    def started(self) -> bool:
-        return self._thread is not None
 
     def close(self) -> None:
         """No further callbacks; those queued still run."""

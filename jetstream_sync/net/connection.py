@@ -6,7 +6,6 @@ import time
 from collections.abc import Callable, Mapping
 from datetime import timedelta
 from functools import partial
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, NoReturn, cast
 
 from .._deadline import Deadline, seconds
@@ -49,8 +48,6 @@ class Connection:
     def __init__(self, options: Options) -> None:
         self._link = Link(options, self)
 
-    # --- ending -------------------------------------------------------------------------------------
-
     def close(self) -> None:
         """Close at once. Queued messages are sent if the server accepts them within a second; received, unread
         messages are dropped.
@@ -59,10 +56,7 @@ class Connection:
         does.
         """
         self._link.check_process()
-        beside(partial(self._close, goodbye=True), CLOSE_SECONDS)
-
-    def _close(self, *, goodbye: bool) -> None:
-        self._link.shut_down(None, goodbye=goodbye)
+        beside(partial(self._link.shut_down, None), CLOSE_SECONDS)
 
     def drain(self, timeout: float | timedelta | None = None) -> None:
         """End in order: unsubscribe all, handle what has been received, send what is queued, wait for the acks of
@@ -78,7 +72,7 @@ class Connection:
             beside(partial(self._drain, deadline), deadline.wait_time() + CLOSE_SECONDS)
         except BaseException:
             # Ctrl-C: no more waiting for the server. After an error of the drain itself this does nothing.
-            beside(partial(self._close, goodbye=False), CLOSE_SECONDS)
+            beside(partial(link.shut_down, None, goodbye=False), CLOSE_SECONDS)
             raise
 
     def _drain(self, deadline: Deadline) -> None:
@@ -89,21 +83,20 @@ class Connection:
         try:
             if link.connected:
                 subscription.drain(link, cast("list[Inbound]", receivers), deadline)
-                link.run_drain_steps(deadline)
+                for step in list(link.drain_steps):
+                    step(deadline)
                 link.round_trip(deadline)
         except TimeoutError as error:
             raise DrainTimeoutError("the connection did not drain in time and was closed") from error
         except (ConnectionLostError, ConnectionClosedError):
             pass  # nothing more to drain: the server is gone, or another thread has closed the connection
         finally:
-            self._close(goodbye=True)
+            link.shut_down(None)
 
     def __enter__(self) -> Connection:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: Any) -> None:
         if self._link.forked:
             return  # a child that leaves the parent's block must not disturb the parent
         if error is None:
@@ -155,8 +148,6 @@ class Connection:
             raise NoRespondersError(subject)
         return Message(raw, self._link)
 
-    # --- subscribing ------------------------------------------------------------------------------------
-
     def subscribe(
         self,
         subject: str,
@@ -176,9 +167,7 @@ class Connection:
         if cb is not None and not callable(cb):
             raise TypeError("cb must be callable")
         link = self._link
-        inbound = Inbound(
-            link, wire_subject, wire_queue, msgs_limit=pending_msgs_limit, bytes_limit=pending_bytes_limit
-        )
+        inbound = Inbound(link, wire_subject, wire_queue, pending_msgs_limit, pending_bytes_limit)
         try:
             link.open(inbound)
             link.outbox.flush()
@@ -189,8 +178,6 @@ class Connection:
             inbound.end(SubscriptionClosedError("subscribing was interrupted"), discard=True)
             raise
 
-    # --- round trips ------------------------------------------------------------------------------------
-
     def flush(self, timeout: float | timedelta = 10.0) -> None:
         """Wait until the server has handled everything sent so far. Raises TimeoutError, ConnectionLostError."""
         self._link.check_usable()
@@ -198,9 +185,8 @@ class Connection:
 
     def rtt(self, timeout: float | timedelta = 5.0) -> float:
         """Seconds from a PING to its PONG. Raises TimeoutError, ConnectionLostError."""
-        self._link.check_usable()
         start = time.perf_counter()
-        self._link.round_trip(Deadline(timeout))
+        self.flush(timeout)
         return time.perf_counter() - start
 
     # --- facts ------------------------------------------------------------------------------------------

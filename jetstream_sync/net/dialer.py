@@ -15,7 +15,7 @@ from .._threads import Wakeup
 from ..errors import AuthorizationError, NatsError, NoServersError
 from .handshake import Session, establish, explain
 from .options import Options
-from .servers import Backoff, Server, ServerPool
+from .servers import Backoff, ServerPool
 from .transport import Transport
 
 # What an attempt fails with; all but the first two are what a nonsensical INFO leads to.
@@ -30,9 +30,7 @@ class Dialer:
     def __init__(self, options: Options) -> None:
         self._options = options
         self._pool = ServerPool(
-            options.servers,
-            shuffle=not options.dont_randomize,
-            max_attempts=options.max_reconnect_attempts,
+            options.servers, shuffle=not options.dont_randomize, max_attempts=options.max_reconnect_attempts
         )
         self._backoff = Backoff(
             options.reconnect_time_wait, options.reconnect_time_wait_max, options.reconnect_jitter
@@ -43,7 +41,8 @@ class Dialer:
         # interrupt() may come from any thread; _lock guards the next two.
         self._lock = allocate_lock()
         self._interrupted = False
-        self._dialing: Transport | None = None
+        self.dialing: Transport | None = None
+        """The transport of a server that has been dialled and is to answer."""
         self._wakeup = Wakeup()
 
     @property
@@ -53,11 +52,6 @@ class Dialer:
     @property
     def discovered_urls(self) -> list[str]:
         return [server.address.url for server in self._pool.servers if server.discovered]
-
-    @property
-    def dialing(self) -> bool:
-        """Whether a server has been dialled and is to answer."""
-        return self._dialing is not None
 
     @property
     def has_alternative(self) -> bool:
@@ -76,12 +70,10 @@ class Dialer:
         """Make first() and again() give up at once, now and in future. Any thread; may be repeated."""
         with self._lock:
             self._interrupted = True
-            dialing = self._dialing
+            dialing = self.dialing
         self._wakeup.set()
         if dialing is not None:
             dialing.abort()
-
-    # --- the connecting thread --------------------------------------------------------------------
 
     def first(self, while_waiting: Callable[[], None]) -> Session:
         """One round over all servers. `while_waiting` is called when one has been dialled and is to answer.
@@ -108,7 +100,9 @@ class Dialer:
 
         None when interrupted. Raises AuthorizationError or NoServersError when no server is left to try.
         """
-        if self._connected_at is not None and self._lived_long():
+        # A connection that was lost right after it was made does not count as success for the back-off.
+        long_ago = time.monotonic() - self._options.reconnect_time_wait_max
+        if self._connected_at is not None and self._connected_at <= long_ago:
             self._backoff.reset()
         attempts: Attempts = []
         while not self._interrupted:
@@ -122,15 +116,14 @@ class Dialer:
                 return session
         return None
 
-    def _lived_long(self) -> bool:
-        """A connection that was lost right after it was made does not count as success for the back-off."""
-        assert self._connected_at is not None
-        return time.monotonic() - self._connected_at >= self._options.reconnect_time_wait_max
-
     def _round(
         self, attempts: Attempts, on_dialed: Callable[[Transport], None], *, reconnecting: bool
     ) -> Session | None:
-        for server in self._candidates():
+        servers = self._pool.round()
+        if self._avoid_current and len(servers) > 1:
+            servers = [server for server in servers if server is not self._pool.current]
+        self._avoid_current = False
+        for server in servers:
             if self._interrupted:
                 return None
             try:
@@ -149,16 +142,9 @@ class Dialer:
             return session
         return None
 
-    def _candidates(self) -> list[Server]:
-        servers = self._pool.round()
-        if self._avoid_current and len(servers) > 1:
-            servers = [server for server in servers if server is not self._pool.current]
-        self._avoid_current = False
-        return servers
-
     def _remember(self, transport: Transport | None) -> None:
         with self._lock:
-            self._dialing = transport
+            self.dialing = transport
             interrupted = self._interrupted
         if transport is not None and interrupted:
             transport.abort()

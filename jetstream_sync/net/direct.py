@@ -1,14 +1,9 @@
 """Direct receive: while one request is in flight and nothing else is expected, the caller reads its reply from the
-socket itself and saves a thread switch.
+socket itself and saves a thread switch. docs/design.md says when the reader offers a phase of it, and why.
 
-A reply that comes through the reader thread wakes two threads, one after the other. Where a connection makes one
-request after the other, as in a loop of publishes, the second wake-up is about a quarter of each round trip. So
-after some single replies in a row the reader offers a phase of direct receive, and sleeps while callers receive.
-
-A caller in a phase does little: it waits until the socket is readable, receives once without blocking, and keeps
-what came if that is its reply and nothing else. Everything else (a PING, an error, the end of the stream, half a
-reply or two) it leaves to the reader thread as it came. So only the reader parses, delivers, and changes the
-connection's state.
+A caller in a phase waits until the socket is readable, receives once without blocking, and keeps what came if that
+is its reply and nothing else. Everything else (a PING, an error, the end of the stream, half a reply or two) it
+leaves to the reader thread as it came.
 
 Ownership, without a lock: a signal handler may run between any two instructions of a caller, and raise, or call
 something that would wait for that lock. `DirectPhase.permit` is a list with one element: the thread that pops it
@@ -81,16 +76,12 @@ class DirectPhase:
         """Take what was received: it is the permit from now on. Raises IndexError when the reader was faster."""
         self.permit.extend(map(self.received.pop, (0,)))
 
-    def fail(self, error: OSError) -> None:
-        if not isinstance(error, BlockingIOError):
-            self.error = error
-        self.permit.append(b"permit")
-
 
 class NoDirect:
     """The reader thread receives everything."""
 
     replies = 0
+    """How many replies callers have received themselves, and how many bytes with them."""
     reply_bytes = 0
 
     def exchange(
@@ -123,9 +114,6 @@ class DirectReceive(NoDirect):
         self._single_replies = 0  # in a row
         self.streak = FIRST_STREAK
         """How many single replies in a row it takes for the reader to offer a phase."""
-        self.replies = 0
-        """How many replies callers have received themselves, and how many bytes with them."""
-        self.reply_bytes = 0
 
     # --- callers ------------------------------------------------------------------------------------
 
@@ -170,7 +158,9 @@ class DirectReceive(NoDirect):
         except OSError as error:
             if error.errno is None or phase.permit or phase.received:
                 raise  # not of the socket: a signal handler's own
-            phase.fail(error)
+            if not isinstance(error, BlockingIOError):
+                phase.error = error
+            phase.permit.append(b"permit")
             return None
         self.replies += 1
         self.reply_bytes += len(raw[3]) + len(raw[2] or b"")

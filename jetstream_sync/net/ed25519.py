@@ -12,7 +12,8 @@ from __future__ import annotations
 
 import functools
 import hashlib
-from typing import Any, NoReturn, Protocol
+from collections.abc import Callable
+from typing import NamedTuple, NoReturn
 
 __all__ = ["SEED_SIZE", "SIGNATURE_SIZE", "SigningKey"]
 
@@ -25,10 +26,6 @@ _D = -121665 * pow(121666, -1, _P) % _P
 _ORDER = 2**252 + 27742317777372353535851937790883648493
 _BASE_X = 15112221349535400772501151409588531511454012693041857206046113283949847762202
 _BASE_Y = 46316835694926478169428394003475163141307993866256225615783033603165251855960
-
-# A scalar below 2**253 has 64 digits of 4 bits. As signed digits (-8…8) they need half as many multiples.
-_DIGITS = 64
-_HALF_RADIX = 8
 
 # Extended coordinates (X, Y, Z, T): x = X/Z, y = Y/Z, x*y = T/Z.
 _Point = tuple[int, int, int, int]
@@ -44,13 +41,10 @@ class SigningKey:
     Raises `ValueError` for a seed of another size.
     """
 
-    __slots__ = ("_keys", "_seed")
-
     def __init__(self, seed: bytes) -> None:
         if len(seed) != SEED_SIZE:
             raise ValueError(f"an Ed25519 seed has {SEED_SIZE} bytes, this one has {len(seed)}")
         self._seed = seed
-        self._keys: _Keys | None = None
 
     def __repr__(self) -> str:
         return "SigningKey(...)"
@@ -61,41 +55,26 @@ class SigningKey:
     @property
     def public_key(self) -> bytes:
         """The 32 bytes of the public key."""
-        return self._derived().public_key()
+        return self._keys.public_key
 
     def sign(self, message: bytes) -> bytes:
         """The 64-byte signature of `message`."""
-        return self._derived().sign(message)
+        return self._keys.sign(message)
 
-    def _derived(self) -> _Keys:
-        # On first use, so that checking a seed is cheap. If two threads derive the keys at once, both get the
-        # same.
-        keys = self._keys
-        if keys is None:
-            keys = self._keys = _library_keys(self._seed) or _PythonKeys(self._seed)
-        return keys
+    @functools.cached_property
+    def _keys(self) -> _LibraryKeys | _PythonKeys:
+        # On first use, so that checking a seed is cheap. Two threads that do so at once get the same keys.
+        return _library_keys(self._seed) or _PythonKeys(self._seed)
 
 
-class _Keys(Protocol):
-    def public_key(self) -> bytes: ...
-    def sign(self, message: bytes) -> bytes: ...
+class _LibraryKeys(NamedTuple):
+    """The keys as `cryptography` derives them."""
+
+    public_key: bytes
+    sign: Callable[[bytes], bytes]
 
 
-class _LibraryKeys:
-    """The keys as `cryptography` keeps them."""
-
-    def __init__(self, private_key: Any, raw: dict[str, Any]) -> None:
-        self._private_key = private_key
-        self._raw = raw
-
-    def public_key(self) -> bytes:
-        return bytes(self._private_key.public_key().public_bytes(**self._raw))
-
-    def sign(self, message: bytes) -> bytes:
-        return bytes(self._private_key.sign(message))
-
-
-def _library_keys(seed: bytes) -> _Keys | None:
+def _library_keys(seed: bytes) -> _LibraryKeys | None:
     """The keys of `cryptography`; None where it is not installed or was built without Ed25519 (FIPS)."""
     try:
         from cryptography.exceptions import UnsupportedAlgorithm
@@ -107,7 +86,7 @@ def _library_keys(seed: bytes) -> _Keys | None:
         private_key = Ed25519PrivateKey.from_private_bytes(seed)
     except UnsupportedAlgorithm:
         return None
-    return _LibraryKeys(private_key, {"encoding": Encoding.Raw, "format": PublicFormat.Raw})
+    return _LibraryKeys(private_key.public_key().public_bytes(Encoding.Raw, PublicFormat.Raw), private_key.sign)
 
 
 class _PythonKeys:
@@ -115,25 +94,18 @@ class _PythonKeys:
 
     def __init__(self, seed: bytes) -> None:
         digest = hashlib.sha512(seed).digest()
-        self._scalar = _clamped(digest[:32])
+        # Step 2: a multiple of the cofactor 8, with bit 254 as its highest.
+        self._scalar = int.from_bytes(digest[:32], "little") & ((1 << 254) - 8) | (1 << 254)
         self._prefix = digest[32:]
-        self._public_key = _encoded(_times_base(self._scalar))
-
-    def public_key(self) -> bytes:
-        return self._public_key
+        self.public_key = _encoded(_times_base(self._scalar))
 
     def sign(self, message: bytes) -> bytes:
         # RFC 8032, 5.1.6, with its names; the commitment is its R.
         r = _hash_to_scalar(self._prefix + message)
         commitment = _encoded(_times_base(r))
-        k = _hash_to_scalar(commitment + self._public_key + message)
+        k = _hash_to_scalar(commitment + self.public_key + message)
         s = (r + k * self._scalar) % _ORDER
         return commitment + s.to_bytes(32, "little")
-
-
-def _clamped(half_digest: bytes) -> int:
-    # RFC 8032, 5.1.5, step 2: a multiple of the cofactor 8, with bit 254 as its highest.
-    return int.from_bytes(half_digest, "little") & ((1 << 254) - 8) | (1 << 254)
 
 
 def _hash_to_scalar(data: bytes) -> int:
@@ -148,34 +120,24 @@ def _encoded(point: _Point) -> bytes:
 
 
 def _times_base(scalar: int) -> _Point:
-    """`scalar` times the base point: one addition for each digit that is not zero."""
-    scalar %= _ORDER
+    """`scalar` times the base point: one addition for each bit that is set."""
     point = _NEUTRAL
-    for multiples in _base_table():
-        digit = scalar & 15
-        scalar >>= 4
-        if digit > _HALF_RADIX:
-            scalar += 1
-            point = _subtract(point, multiples[16 - digit])
-        elif digit:
-            point = _add(point, multiples[digit])
+    for bit, multiple in enumerate(_base_table()):
+        if scalar >> bit & 1:
+            point = _add(point, multiple)
     return point
 
 
 @functools.cache
-def _base_table() -> list[list[_Addend]]:
-    """Row i holds the multiples 0…8 of 16**i times the base point."""
-    rows = []
+def _base_table() -> list[_Addend]:
+    """Element i is 2**i times the base point, for scalars below 2**255."""
+    table = []
     point = (_BASE_X, _BASE_Y, 1, _BASE_X * _BASE_Y % _P)
-    for _ in range(_DIGITS):
-        step = _addend(point)
-        row = [_addend(_NEUTRAL), step]
-        for _ in range(_HALF_RADIX - 1):
-            point = _add(point, step)
-            row.append(_addend(point))
-        rows.append(row)
-        point = _add(point, row[_HALF_RADIX])
-    return rows
+    for _ in range(255):
+        addend = _addend(point)
+        table.append(addend)
+        point = _add(point, addend)
+    return table
 
 
 def _addend(point: _Point) -> _Addend:
@@ -193,9 +155,3 @@ def _add(left: _Point, right: _Addend) -> _Point:
     d = z * z2 % _P
     e, f, g, h = b - a, d - c, d + c, b + a
     return e * f % _P, g * h % _P, f * g % _P, e * h % _P
-
-
-def _subtract(left: _Point, right: _Addend) -> _Point:
-    # The negative of a point has -X and -T: the first two parts are swapped, and 2dT changes its sign.
-    y_minus_x, y_plus_x, t2d, z2 = right
-    return _add(left, (y_plus_x, y_minus_x, -t2d, z2))

@@ -7,7 +7,7 @@ covers all of it. Not one byte of credentials is sent before TLS is up when TLS 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 from .. import _platform
 from .._deadline import Deadline
@@ -18,31 +18,21 @@ from ..protocol.parser import PONG, Err, Event, Info, Parser
 from .options import Options
 from .server_errors import server_error
 from .servers import ServerAddress
-from .transport import Transport, dial, refuse_early_bytes, send_all
+from .transport import Transport, dial, send_all
 
 
-class Session:
+class Session(NamedTuple):
     """An established connection to one server."""
 
-    def __init__(
-        self,
-        address: ServerAddress,
-        transport: Transport,
-        parser: Parser,
-        info: dict[str, Any],
-        events: list[Event],
-    ) -> None:
-        self.address = address
-        self.transport = transport
-        self.parser = parser
-        self.info = info
-        self.events = events
-        """What came behind the PONG and is still to be handled (servers from 2.12 send a second INFO there)."""
+    address: ServerAddress
+    transport: Transport
+    parser: Parser
+    info: dict[str, Any]
+    events: list[Event]
+    """What came behind the PONG and is still to be handled (servers from 2.12 send a second INFO there)."""
 
 
-def establish(
-    address: ServerAddress, options: Options, on_dialed: Callable[[Transport], None] = lambda _: None
-) -> Session:
+def establish(address: ServerAddress, options: Options, on_dialed: Callable[[Transport], None]) -> Session:
     """Connect to `address`. `on_dialed` gets the pipe as soon as it exists, so that close() can abort it.
 
     Raises AuthorizationError, ProtocolError, TimeoutError, OSError (ssl.SSLError among them).
@@ -72,7 +62,8 @@ class _Handshake:
             self._upgrade()
         info = self._first_info()
         if not self._options.tls_handshake_first and self._wants_tls(info):
-            refuse_early_bytes(self._parser.buffered + len(self._events))
+            if self._parser.buffered or self._events:  # not of the server that we are about to verify
+                raise ProtocolError("the server sent data before the TLS handshake: refused")
             self._upgrade()
         connect = commands.connect(self._connect_options(info))
         send_all(self._transport, connect + commands.PING, self._deadline)
@@ -96,14 +87,15 @@ class _Handshake:
 
     def _first_info(self) -> dict[str, Any]:
         event = self._next_event()
-        if isinstance(event, Err):
-            raise server_error(event.text)
         if not isinstance(event, Info):
             raise ProtocolError("the server did not begin with INFO: is this a NATS server?")
         return event.fields
 
     def _connect_options(self, info: dict[str, Any]) -> dict[str, Any]:
-        fields: dict[str, Any] = {
+        credentials = self._options.authenticator.connect_fields(
+            info.get("nonce"), self._address.user, self._address.password
+        )
+        return {
             "verbose": False,
             "pedantic": False,
             "lang": "python-jetstream-sync",
@@ -114,20 +106,14 @@ class _Handshake:
             "no_responders": True,
             "echo": not self._options.no_echo,
             "tls_required": self._encrypted,
+            **credentials,
         }
-        nonce = info.get("nonce")
-        fields.update(
-            self._options.authenticator.connect_fields(nonce, self._address.user, self._address.password)
-        )
-        return fields
 
     def _until_pong(self, info: dict[str, Any]) -> dict[str, Any]:
         while True:
             event = self._next_event()
             if event is PONG:
                 return info
-            if isinstance(event, Err):
-                raise server_error(event.text)
             if isinstance(event, Info):
                 info = event.fields
 
@@ -139,7 +125,10 @@ class _Handshake:
             self._events.extend(self._parser.feed(data))
             if self._parser.error is not None and not self._events:
                 raise self._parser.error
-        return self._events.pop(0)
+        event = self._events.pop(0)
+        if isinstance(event, Err):
+            raise server_error(event.text)
+        return event
 
 
 def explain(error: BaseException) -> BaseException:

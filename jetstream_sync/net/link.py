@@ -1,34 +1,26 @@
 """The inner interface of a connection: what the rest of the library may use of it.
 
-`Connection` is what users hold. It delegates to one `Link`, which owns the parts:
-
-  Router, Pings          who gets which messages, who waits for which PONG; no lock of their own
-  Outbox                 the write path
-  Requests               request and reply
-  DirectReceive          callers that receive their own replies
-  CallbackRunner         js-callbacks
-  Dialer                 finding a server
-  Reader, OwnThreads     js-reader and js-writer
+`Connection` is what users hold. It delegates to one `Link`, which owns the parts; docs/design.md lists them, and
+has the tables of all threads and locks.
 
 `lost`, `opened`, `shut_down` and `open` must each be one step, so there is one lock for status, session, routing
 and pings. Outbox's lock and those of mailboxes may be taken inside it. Decide under the lock, act after
-releasing it: no user code, no socket call, no start of a thread and no wait under it. docs/design.md has the
-tables of all threads and locks.
+releasing it: no user code, no socket call, no start of a thread and no wait under it.
 """
 
 from __future__ import annotations
 
 import itertools
 import logging
+import threading
 import weakref
 from _thread import allocate_lock
-from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from .._deadline import Deadline
 from .._platform import on_fork
-from .._threads import Waiters, acquire, detached
+from .._threads import acquire, detached, join_quietly, locked, spawn
 from ..errors import (
     ConnectionClosedError,
     ConnectionLostError,
@@ -40,7 +32,6 @@ from ..errors import (
     TimeoutError,
 )
 from ..protocol import commands
-from ..protocol.parser import RawMessage
 from ..protocol.subjects import new_inbox
 from . import direct
 from .callbacks import CallbackRunner
@@ -48,10 +39,9 @@ from .dialer import Dialer
 from .handshake import Session
 from .options import Options
 from .outbox import DetachedTransport, Outbox
-from .own_threads import JOIN_SECONDS, OwnThreads
-from .pings import Pings, fail_waiters
+from .pings import Pings
 from .reader import Reader
-from .receiver import Receiver
+from .receiver import JOIN_SECONDS, Receiver
 from .requests import ReplyWaiter, Requests
 from .router import Router
 from .states import Status
@@ -83,6 +73,7 @@ class Link:
         self.outbox = Outbox(options.pending_size)
         self.router = Router()
         self.requests = Requests(self)
+        self.request = self.requests.request
         self.dialer = Dialer(options)
         self.reader = Reader(self, self.dialer)
         self.direct: direct.NoDirect = direct.NO_DIRECT
@@ -96,9 +87,10 @@ class Link:
         self._inbox_root = new_inbox(options.inbox_prefix).encode()
         self._next_inbox_number: Callable[[], int] = itertools.count(1).__next__
         self._break_reason: NatsError | None = None
-        self._threads = OwnThreads(self.reader.run, self._run_writer)
-        self._shut = False  # shut_down() has come to its end
-        self._shutting = Waiters()
+        self._opening = locked()  # released when connect() is done, and its outcome in _first_session
+        self._first_session: Session | None = None
+        self._reader_thread: threading.Thread | None = None
+        self._writer_thread: threading.Thread | None = None
         links.add(self)
 
     # --- where it stands ----------------------------------------------------------------------------
@@ -118,10 +110,9 @@ class Link:
 
     def check_usable(self) -> None:
         """Raise ForkError in a forked child, ConnectionClosedError, which says why, once closed."""
-        if self.forked:
-            raise ForkError()
+        self.check_process()
         if self.status is Status.CLOSED:
-            raise ConnectionClosedError() if not self.failed else _closed_by(self.last_error)
+            raise _closed_by(self.last_error if self.failed else None)
 
     # --- opening and losing sessions --------------------------------------------------------------------
 
@@ -129,37 +120,49 @@ class Link:
         """Connect and start the threads. Raises what the dialer raises, unless retrying was asked for."""
         session: Session | None = None
         try:
-            session = self.dialer.first(self._threads.start_reader)
+            session = self.dialer.first(self._start_reader)
         except BaseException as error:
             if not isinstance(error, NatsError) or not self.options.retry_on_failed_connect:
                 self._give_up_opening()
-                self._threads.join()
+                self._join_own_threads()
                 raise
             self.last_error = error
             self.status = Status.RECONNECTING
         try:
             if session is not None:
                 self.opened(session, first=True)
-            self._threads.start_reader()
-            self._threads.begin(session)
+            self._start_reader()
+            self._first_session = session
+            self._opening.release()
         except BaseException:  # a signal handler raised: no caller gets to hold this connection
             self._give_up_opening()
             self.shut_down(None, goodbye=False)
+            if session is not None:
+                session.transport.close()  # the outbox may not have got it
             raise
+
+    def _start_reader(self) -> None:
+        if self._reader_thread is None:
+            self._reader_thread = spawn("reader", self.reader.run)
 
     def _give_up_opening(self) -> None:
         """connect() fails: the threads it started find an interrupted dialer and a closed outbox, and end."""
         self.dialer.interrupt()
         self.outbox.close()
-        self._threads.give_up()
+        if self._opening.locked():
+            self._opening.release()
 
     def first_session(self) -> Session | None:
-        """Reader thread, at first: the session that connect() made; None when there is none."""
+        """Reader thread, at first: wait for the end of connect(). Returns its session; None when there is none."""
+        self._opening.acquire()
+        # Here, so that neither connect() nor the reading of what the server says meanwhile waits for the start.
         try:
-            return self._threads.first_session()
+            self._writer_thread = spawn("writer", self._run_writer)
         except RuntimeError as error:  # no thread to be had: better closed than without a writer
             self.shut_down(error)
             return None
+        session, self._first_session = self._first_session, None
+        return session
 
     def opened(self, session: Session, *, first: bool) -> bool:
         """A session is established: subscriptions go out first, then what waited. False when closed meanwhile."""
@@ -177,12 +180,12 @@ class Link:
                 if not first:
                     self.reconnects += 1
                     # Under the lock, as in lost(): callbacks come in the order of what they tell.
-                    self._callbacks.put(self.options.callbacks.reconnected, self.connection)
+                    self._callbacks.put(self.options.reconnected_cb, self.connection)
         if not usable:
             session.transport.close()
             return False
         if self.dialer.advertise(session.info) and not first:
-            self._callbacks.put(self.options.callbacks.discovered_server, self.connection)
+            self._callbacks.put(self.options.discovered_server_cb, self.connection)
         self._callbacks.start()
         self.outbox.flush()
         if not first:
@@ -199,10 +202,11 @@ class Link:
             self.max_payload = limit
 
     def lost(self, error: Exception) -> bool:
-        """Reader thread: the session broke. True when there is to be another."""
+        """Reader thread: the session broke, by break_session() or `error`. True when there is to be another."""
         with self._lock:
             if self.status is Status.CLOSED:
                 return False
+            error = self._break_reason or error
             again = self.options.allow_reconnect and self.status is not Status.DRAINING
             if again:
                 self.status = Status.RECONNECTING
@@ -214,17 +218,18 @@ class Link:
             # After the detach: a request or a pull made later is not lost, it waits for the next session.
             requests, receivers = list(self.requests.pending), self.router.snapshot()
             # Under the lock: a close() right behind us has its own callback to announce after these.
-            self._callbacks.put(self.options.callbacks.error, error)
-            self._callbacks.put(self.options.callbacks.disconnected, self.connection)
+            self._callbacks.put(self.options.error_cb, error)
+            self._callbacks.put(self.options.disconnected_cb, self.connection)
         self._callbacks.start()
         transport.abort()
         transport.close()
         failure = ConnectionLostError(f"the connection was lost: {error}")
         self.requests.fail(requests, failure)
-        fail_waiters(pings, failure)
+        for waiter in pings:
+            waiter.complete(None, failure)
         for receiver in receivers:
             receiver.disconnected()
-        if self.options.callbacks.error is None:
+        if self.options.error_cb is None:
             log.warning("%s: %s", type(error).__name__, error)
         if not again:
             self.shut_down(error)
@@ -239,10 +244,6 @@ class Link:
                 self._break_reason = reason
         session.transport.abort()
         self.direct.recall()
-
-    def reason(self, otherwise: NatsError) -> NatsError:
-        """Why the session ended: what break_session() was given, or `otherwise`."""
-        return self._break_reason or otherwise
 
     # --- closing ------------------------------------------------------------------------------------
 
@@ -260,7 +261,7 @@ class Link:
             pings = self.pings.take_waiters()
         self.direct.recall()
         links.discard(self)
-        closed = ConnectionClosedError() if error is None else _closed_by(error)
+        closed = _closed_by(error)
         try:
             if session is not None and goodbye:
                 self._say_goodbye(session)
@@ -269,14 +270,17 @@ class Link:
             transport = self.outbox.detach(for_good=True)
             transport.abort()
             self.outbox.close()
-            self._tell_closed(closed, pings, receivers, was_connected=session is not None)
+            self.requests.closed(closed)
+            for waiter in pings:
+                waiter.complete(None, closed)
+            for receiver in receivers:
+                receiver.closed(closed)
+            if session is not None:
+                self._callbacks.put(self.options.disconnected_cb, self.connection)
+            self._callbacks.put(self.options.closed_cb, self.connection)
+            self._callbacks.close()
+            self._callbacks.start()
             self._join_threads(transport, receivers)
-            self._shut = True
-            self._shutting.wake_all()
-
-    def wait_shut(self, deadline: Deadline) -> bool:
-        """Wait until a shut_down() that another thread has begun is done."""
-        return self._shutting.wait_until(lambda: self._shut, deadline)
 
     def _say_goodbye(self, session: Session) -> None:
         """Send what is queued and wait for the server to close: a plain close could cut off our last bytes."""
@@ -284,36 +288,21 @@ class Link:
         if not self.outbox.idle:
             return  # the socket is stuck: nothing more can be said
         session.transport.finish()
-        self._threads.join_reader(GOODBYE_SECONDS)
-
-    def _tell_closed(
-        self,
-        closed: NatsError,
-        pings: deque[ReplyWaiter | None],
-        receivers: list[Receiver],
-        *,
-        was_connected: bool,
-    ) -> None:
-        """Wake every thread that is blocked on this connection."""
-        self.requests.closed(closed)
-        fail_waiters(pings, closed)
-        for receiver in receivers:
-            receiver.closed(closed)
-        if was_connected:
-            self._callbacks.put(self.options.callbacks.disconnected, self.connection)
-        self._callbacks.put(self.options.callbacks.closed, self.connection)
-        self._callbacks.close()
-        self._callbacks.start()
+        join_quietly(self._reader_thread, GOODBYE_SECONDS)
 
     def _join_threads(self, transport: DetachedTransport, receivers: list[Receiver]) -> None:
         try:
-            self._threads.join()
+            self._join_own_threads()
         finally:
             transport.close()  # the reader, which may have been receiving from it, has ended
         deadline = Deadline(JOIN_SECONDS)  # for all together: each may be in user code
         for receiver in receivers:
             receiver.join(deadline.wait_time())
         self._callbacks.join(JOIN_SECONDS)
+
+    def _join_own_threads(self) -> None:
+        join_quietly(self._reader_thread, JOIN_SECONDS)
+        join_quietly(self._writer_thread, JOIN_SECONDS)  # looked at now: the reader may have been yet to start it
 
     # --- publishing and requesting ----------------------------------------------------------------------
 
@@ -338,12 +327,6 @@ class Link:
         except ConnectionClosedError:
             self.check_usable()  # says what closed it
             raise
-
-    def request(
-        self, subject: bytes, payload: bytes, timeout: float | None, block: bytes | None = None
-    ) -> RawMessage:
-        """The raw reply to a request. A reply that says "no responders" is returned like any other."""
-        return self.requests.request(subject, payload, timeout, block)
 
     def new_inbox(self) -> str:
         """A subject that no other client uses, to receive replies on."""
@@ -383,16 +366,15 @@ class Link:
         with self._lock:
             if not self.router.holds(receiver):
                 return
-            if receiver.completed:
-                self.router.remove(receiver)
-                return
             self._remove(receiver)
-        self.outbox.flush()
+        if not receiver.completed:
+            self.outbox.flush()
 
     def _remove(self, receiver: Receiver) -> None:
         """UNSUB first: after a signal handler raised between the two, a second call repeats both."""
         assert self._lock.locked()
-        self.outbox.control(commands.unsubscribe(receiver.sid))
+        if not receiver.completed:
+            self.outbox.control(commands.unsubscribe(receiver.sid))
         self.router.remove(receiver)
 
     def soon(self, job: Callable[[], None]) -> None:
@@ -458,11 +440,6 @@ class Link:
         if self.connected:
             self.round_trip(deadline)
 
-    def run_drain_steps(self, deadline: Deadline) -> None:
-        """What drain() waits for besides the subscriptions."""
-        for step in list(self.drain_steps):
-            step(deadline)
-
     def add_drain_step(self, step: Callable[[Deadline], None]) -> None:
         """Have drain() call `step`, which raises TimeoutError at the deadline. Idempotent."""
         self.drain_steps[step] = None
@@ -509,13 +486,13 @@ class Link:
 
     def _keep_alive(self) -> None:
         """Send a PING that is due. With `max_outstanding_pings` unanswered the session is stale."""
-        stale = False
         with self._lock:
             session = self.session
-            if self.pings.due() and session is not None:
-                stale = not self.pings.count()
-                if not stale:
-                    self.outbox.ping(self.pings.waiters, None)
+            if not self.pings.due() or session is None:
+                return
+            stale = self.pings.stale
+            if not stale:
+                self.outbox.ping(self.pings.waiters, None)
         if stale:
             reason = StaleConnectionError("the server answered no ping: the connection is stale")
             self.break_session(reason, session)
@@ -533,30 +510,25 @@ class Link:
         with self._lock:
             self._use_info(fields)
         if self.dialer.advertise(fields):
-            self.tell("discovered_server")
+            self.call(self.options.discovered_server_cb, self.connection)
 
     def denied(self, error: PermissionsError) -> None:
         """Reader thread: give the denial to the call it concerns. The server answers it with nothing else."""
         subject = error.subject.encode("utf-8", "surrogateescape")
-        if error.operation == "publish":
-            for receiver in self.router.snapshot():
-                receiver.publish_denied(subject, error)
-            return
         queue = None if error.queue is None else error.queue.encode("utf-8", "surrogateescape")
-        for receiver in self.router.matching(subject, queue):
-            receiver.denied(error)
+        for receiver in self.router.snapshot():
+            if error.operation == "publish":
+                receiver.publish_denied(subject, error)
+            elif (receiver.wire_subject, receiver.wire_queue) == (subject, queue):
+                receiver.denied(error)
 
     def report(self, error: Exception) -> None:
         """Tell the error callback, or the log where there is none."""
         self.last_error = error
-        if self.options.callbacks.error is not None:
-            self.call(self.options.callbacks.error, error)
+        if self.options.error_cb is not None:
+            self.call(self.options.error_cb, error)
         elif not self.closed:
             log.warning("%s: %s", type(error).__name__, error)
-
-    def tell(self, event: str) -> None:
-        """Call the user's callback for `event`, a field of Callbacks, with the connection."""
-        self.call(getattr(self.options.callbacks, event), self.connection)
 
     def call(self, callback: Callable[[Any], Any] | None, argument: Any) -> None:
         """Run `callback(argument)` on js-callbacks. Call it without a lock."""
@@ -569,6 +541,9 @@ class Link:
 
 
 def _closed_by(error: Exception | None) -> NatsError:
+    """What calls raise once `error`, or the user (None), has closed the connection."""
+    if error is None:
+        return ConnectionClosedError()
     closed = ConnectionClosedError(f"the connection is closed: {error}")
     closed.__cause__ = error
     return closed

@@ -12,7 +12,7 @@ from typing import NoReturn
 
 from .ed25519 import SEED_SIZE, SigningKey
 
-__all__ = ["ACCOUNT", "OPERATOR", "USER", "KeyPair", "encode_public_key", "encode_seed"]
+__all__ = ["ACCOUNT", "OPERATOR", "USER", "KeyPair", "encode_public_key"]
 
 # The first five bits become the first letter of the text (A = 0 … Z = 25).
 ACCOUNT = 0 << 3
@@ -62,24 +62,25 @@ class KeyPair:
 
 def encode_public_key(prefix: int, public_key: bytes) -> str:
     """The text of a public key of the kind `prefix` (`USER`, `ACCOUNT`, `OPERATOR`)."""
-    return _encode(bytes([prefix]) + public_key)
-
-
-def encode_seed(prefix: int, raw_seed: bytes) -> str:
-    """The text of a seed of the kind `prefix` (`USER`, `ACCOUNT`, `OPERATOR`)."""
-    # The five bits of the kind follow the five bits of the letter S, so they lie in two bytes.
-    return _encode(bytes([_SEED | prefix >> 5, (prefix & 31) << 3]) + raw_seed)
-
-
-def _encode(raw: bytes) -> str:
-    checksum = _checksum(raw).to_bytes(_CHECKSUM_SIZE, "little")
-    return base64.b32encode(raw + checksum).decode("ascii").rstrip("=")
+    raw = bytes([prefix]) + public_key
+    return base64.b32encode(raw + _checksum(raw)).decode("ascii").rstrip("=")
 
 
 def _decode_seed(seed: str) -> tuple[int, bytes]:
-    raw = _decode(seed)
+    """The prefix of a seed's kind, and the seed's own 32 bytes."""
+    # b32decode requires padding. Its error is not chained, because it could quote the key.
+    try:
+        raw = base64.b32decode(seed + "=" * (-len(seed) % 8))
+    except ValueError:
+        raw = b""
+    if len(raw) <= _CHECKSUM_SIZE:
+        raise ValueError("not an nkey seed: it is not base32 text")
+    raw, checksum = raw[:-_CHECKSUM_SIZE], raw[-_CHECKSUM_SIZE:]
+    if _checksum(raw) != checksum:
+        raise ValueError("not an nkey seed: its checksum does not match, a character is wrong or missing")
     if len(raw) != _SEED_PREFIX_SIZE + SEED_SIZE:
         raise ValueError("not an nkey seed: a seed has 58 characters")
+    # The five bits of the kind follow the five bits of the letter S, so they lie in two bytes.
     first, second = raw[:_SEED_PREFIX_SIZE]
     prefix = (first & 7) << 5 | second >> 3
     if first & 0b11111000 != _SEED or prefix not in _KINDS:
@@ -89,21 +90,5 @@ def _decode_seed(seed: str) -> tuple[int, bytes]:
     return prefix, raw[_SEED_PREFIX_SIZE:]
 
 
-def _decode(text: str) -> bytes:
-    """The bytes of a key's text, after its checksum has been verified and removed."""
-    # b32decode requires padding. Its error is not chained, because it could quote the key.
-    padding = "=" * (-len(text) % 8)
-    try:
-        raw = base64.b32decode(text + padding)
-    except ValueError:
-        raw = b""
-    if len(raw) <= _CHECKSUM_SIZE:
-        raise ValueError("not an nkey seed: it is not base32 text")
-    body, checksum = raw[:-_CHECKSUM_SIZE], raw[-_CHECKSUM_SIZE:]
-    if _checksum(body) != int.from_bytes(checksum, "little"):
-        raise ValueError("not an nkey seed: its checksum does not match, a character is wrong or missing")
-    return body
-
-
-def _checksum(data: bytes) -> int:
-    return binascii.crc_hqx(data, 0)  # CRC-16/XMODEM
+def _checksum(data: bytes) -> bytes:
+    return binascii.crc_hqx(data, 0).to_bytes(_CHECKSUM_SIZE, "little")  # CRC-16/XMODEM

@@ -1,12 +1,7 @@
 """The write path: everything on its way to the server, in order.
 
-If no other thread is writing, the caller writes to the socket itself: no thread switch, no delay. If another
-thread is writing, the frame is queued and that thread sends it next. Acks and pipelined publishes may be
-coalesced on purpose (`coalesce=True`): they leave when the caller is about to block, when COALESCE_BYTES have
-come together, or within twice COALESCE_SECONDS through the writer thread.
-
-Sends never block a caller. What the kernel does not accept is left to the writer thread, which waits for the
-socket. Callers that may wait do so in `wait_for_room`.
+docs/design.md, "Sending", says which thread writes when. Coalesced frames leave when the caller is about to block,
+when COALESCE_BYTES have come together, or within twice COALESCE_SECONDS through the writer thread.
 
 `_lock` guards all fields. It is held for a few instructions, never across a socket call. One thread at a time
 may use the transport's sending half: the one whose `Sender` stands in `_sender`. That right passes to the writer
@@ -192,7 +187,7 @@ class Outbox:
             found = len(kept) < len(self._queue)
             if found:
                 self._queue = kept
-                self._queued = sum(map(_size, kept))
+                self._queued = sum(len(_frame_of(entry)) for entry in kept)
         return found
 
     def ping(self, waiters: deque[Any], waiter: Any) -> SessionOnly:
@@ -228,13 +223,11 @@ class Outbox:
 
         Raises TimeoutError; ConnectionClosedError when closed meanwhile: what was queued is lost then.
         """
-        if not self._room.wait_until(self._has_room, Deadline(timeout)):
-            raise TimeoutError("the server takes no more data")
-
-    def _has_room(self) -> bool:
+        in_time = self._room.wait_until(lambda: self._closed or not self.congested, Deadline(timeout))
         if self._closed:
             raise ConnectionClosedError()
-        return not self.congested
+        if not in_time:
+            raise TimeoutError("the server takes no more data")
 
     # --- the thread that changes the connection's state (the reader, or connect()'s caller) -----------------
 
@@ -262,7 +255,7 @@ class Outbox:
             if transport is None:
                 return DetachedTransport(None, in_use=False)
             self._queue = [entry for entry in self._queue if type(entry) is bytes]
-            self._queued = sum(map(_size, self._queue))
+            self._queued = sum(map(len, self._queue))
             self._room.wake_all()
             in_use = self._sender is not None
             self._orphan_stuck()
@@ -288,7 +281,9 @@ class Outbox:
 
     def serve(self, timeout: float) -> bool:
         """One turn of the writer thread: wait for work up to `timeout` seconds and do it. False when closed."""
-        self._wakeup.wait(0.0 if self._has_work() else timeout)
+        # Read without the lock: what is stored a moment later sets the wake-up.
+        has_work = self._stuck or self._coalescing or self._closed or self._orphans
+        self._wakeup.wait(0.0 if has_work else timeout)
         with self._lock:
             orphans, self._orphans = self._orphans, []
             ended = self._closed and not self._stuck
@@ -319,10 +314,6 @@ class Outbox:
             if self._queue or self._acks:
                 self._coalescing = True
                 self._wakeup.set()
-
-    def _has_work(self) -> bool:
-        with self._lock:
-            return self._stuck or self._coalescing or self._closed or bool(self._orphans)
 
     def _push_stuck(self, transport: Transport, timeout: float) -> None:
         """Wait until the socket accepts more, then go on as the sender."""
@@ -422,10 +413,6 @@ class Outbox:
 
 def _frame_of(entry: Entry) -> bytes:
     return entry[0] if isinstance(entry, tuple) else entry
-
-
-def _size(entry: Entry) -> int:
-    return len(_frame_of(entry))
 
 
 def _break_and_close(transport: Transport) -> None:

@@ -8,10 +8,9 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 
 from .._deadline import FOREVER
-from ..errors import NatsError
 from .requests import ReplyWaiter
 
 
@@ -22,20 +21,19 @@ class Pings:
         self._interval = interval
         self._most = most
         self._clock = clock
-        self._unanswered = 0  # by any PONG
-        self._next_at = clock() + interval
+        self.restart()
         self.waiters: deque[ReplyWaiter | None] = deque()
         """Who waits for each PONG, in order; None: a PING of the keep-alive."""
 
     def restart(self) -> None:
         """A new session begins."""
-        self._unanswered = 0
+        self._unanswered = 0  # by any PONG
         self._next_at = self._clock() + self._interval
 
-    def take_waiters(self) -> deque[ReplyWaiter | None]:
-        """The session ended: all that wait for a PONG that cannot come any more."""
+    def take_waiters(self) -> list[ReplyWaiter]:
+        """The session ended: the threads that wait for a PONG which cannot come any more."""
         waiters, self.waiters = self.waiters, deque()
-        return waiters
+        return [waiter for waiter in waiters if waiter is not None]
 
     def pong(self) -> ReplyWaiter | None:
         """A PONG came. Returns who waits for it, if a thread does."""
@@ -47,21 +45,15 @@ class Pings:
         return min(max(0.0, self._next_at - self._clock()), FOREVER)
 
     def due(self) -> bool:
-        """Whether the keep-alive is to send a PING; the next one is due an interval later."""
+        """Whether the keep-alive is to send a PING. It is counted, and the next one due an interval later."""
         now = self._clock()
         if now < self._next_at:
             return False
         self._next_at = now + self._interval
+        self._unanswered += 1
         return True
 
-    def count(self) -> bool:
-        """Count one more PING. False: as many as may be are unanswered, the session is stale."""
-        self._unanswered += 1
-        return self._unanswered <= self._most
-
-
-def fail_waiters(waiters: Iterable[ReplyWaiter | None], error: NatsError) -> None:
-    """Wake the threads that wait for PONGs which cannot come any more."""
-    for waiter in waiters:
-        if waiter is not None:
-            waiter.complete(None, error)
+    @property
+    def stale(self) -> bool:
+        """Whether more PINGs than may be are unanswered, the one that is due among them."""
+        return self._unanswered > self._most

@@ -1,8 +1,7 @@
 """The reader thread: receive, parse, deliver; and when the session breaks, get another.
 
-It lives as long as the connection. It ends when the status is CLOSED, which it sees because close() breaks the
-socket it may be receiving from and interrupts the dialer it may be waiting in. It runs no user code and never
-waits for a receiver: mailboxes drop what exceeds their limits.
+It ends when the status is CLOSED: shut_down() breaks the socket and interrupts the dialer. It runs no user code
+and never waits for a receiver: mailboxes drop what exceeds their limits.
 """
 
 from __future__ import annotations
@@ -78,14 +77,11 @@ class Reader:
                     break
                 events = parser.feed(data)
         except OSError as error:
-            return self._reason(ConnectionLostError(f"{session.address.url}: {error}"))
+            return self._parting or ConnectionLostError(f"{session.address.url}: {error}")
         except Exception as error:
             log.exception("unexpected error in the reader thread; reconnecting")
             return error
-        return self._reason(ConnectionLostError(f"{session.address.url} closed the connection"))
-
-    def _reason(self, otherwise: NatsError) -> NatsError:
-        return self._link.reason(self._parting or otherwise)
+        return self._parting or ConnectionLostError(f"{session.address.url} closed the connection")
 
     def _handle(self, events: list[Event]) -> None:
         link = self._link
@@ -106,14 +102,12 @@ class Reader:
             elif type(event) is Err:
                 self._on_err(event.text)
 
-    # --- what the server says of itself -------------------------------------------------------------
-
     def _on_info(self, event: Info) -> None:
         link = self._link
         link.info(event.fields)
         if event.fields.get("ldm") and not self._lame_duck:
             self._lame_duck = True
-            link.tell("lame_duck")
+            link.call(link.options.lame_duck_mode_cb, link.connection)
             if link.options.allow_reconnect and self._dialer.has_alternative:
                 self._dialer.avoid_current()
                 spawn("lameduck", self._leave_lame_duck, link.session)
@@ -125,8 +119,6 @@ class Reader:
         except NatsError:
             pass  # the server is gone already, or the connection closed: there is nothing to wait for
         self._link.break_session(ConnectionLostError("the server is in lame duck mode"), session)
-
-    # --- what the server complains about --------------------------------------------------------------
 
     def _on_err(self, text: str) -> None:
         error = server_error(text)

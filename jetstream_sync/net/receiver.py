@@ -5,6 +5,9 @@ from __future__ import annotations
 from ..errors import NatsError, PermissionsError
 from ..protocol.parser import RawMessage
 
+# How long the end of a subscription or connection waits for a thread, which is idle or in user code by then.
+JOIN_SECONDS = 0.5
+
 
 class Receiver:
     """A subscription as the connection sees it. Opened by `Link.open()`, closed by `Link.close()`.

@@ -1,8 +1,7 @@
-"""Request and reply over one shared inbox.
+"""Request and reply over one wildcard subscription `<inbox>.*`, with a reply subject for each request.
 
-All requests of a connection share one wildcard subscription `<inbox>.*`. Each has a reply subject of its own
-below it, by which its reply is found. A waiting request is one bare lock: the reader thread stores the reply and
-releases the lock, which is the cheapest way to wake a thread in CPython.
+A waiting request is one bare lock: the reader thread stores the reply and releases the lock, which is the cheapest
+way to wake a thread in CPython.
 
 `pending` is a plain dict: setting, popping and listing it are atomic in CPython. A thread that pops an entry
 completes it, so each is completed once.
@@ -61,8 +60,6 @@ class ReplyInbox(Receiver, Generic[Pending]):
             if waiting is not None:
                 waiting.complete(None, error)
 
-    # --- reader thread, or the thread that closes the connection ------------------------------------------
-
     def deliver(self, messages: list[RawMessage], size: int) -> None:
         pop = self.pending.pop
         for raw in messages:
@@ -105,25 +102,35 @@ class ReplyWaiter:
 
 
 class Requests(ReplyInbox[ReplyWaiter]):
-    """The requests of one connection. Opened by the first of them."""
+    """The requests of one connection. Opened by the first of them.
+
+    `disconnected` does nothing: Link fails the requests that it noted when it detached the session. A request made
+    later is not lost, it waits for the next session.
+    """
 
     def __init__(self, link: Link) -> None:
         super().__init__(link.options.inbox_prefix)
         self._link = link
+        self._opened = False  # the SUB is queued: what is published from now on comes after it
 
-    def request(self, subject: bytes, payload: bytes, timeout: float | None, block: bytes | None) -> RawMessage:
+    def request(
+        self, subject: bytes, payload: bytes, timeout: float | None, block: bytes | None = None
+    ) -> RawMessage:
         """The raw reply to a request. A reply that says "no responders" is returned like any other."""
         link = self._link
-        if not self.sid or self.refused is not None:
-            self._open()
+        if not self._opened:
+            link.open(self)
+            self._opened = True
         waiting = ReplyWaiter(subject)
-        reply = self.new_reply()
-        frame = None
+        reply, frame = self.new_reply(), None
         wait = FOREVER if timeout is None else min(timeout, FOREVER)
         ends_at = time.monotonic() + wait
         try:
             # Pending before it is sent: the reader thread may have the reply at once.
             self.pending[reply] = waiting
+            if self.refused is not None:  # looked at second: denied() says so before it fails what is pending
+                link.check_usable()
+                raise self.refused.with_traceback(None)
             frame, size = link.frame(subject, payload, reply, block)
             raw = link.direct.exchange(link.outbox, frame, size, reply, self.sid, wait)
             if raw is not None:
@@ -144,18 +151,9 @@ class Requests(ReplyInbox[ReplyWaiter]):
             raise waiting.error.with_traceback(None)
         raise TimeoutError(f"no reply on {subject.decode('utf-8', 'replace')!r} within {timeout} s")
 
-    def _open(self) -> None:
-        self._link.check_usable()
-        self._link.open(self)
-        if self.refused is not None:
-            raise self.refused.with_traceback(None)
-
     def is_single_reply(self, events: list[Event]) -> bool:
         """Reader thread: whether `events` is the reply to the only request, and nothing else."""
         if len(events) != 1 or self.pending:
             return False
         event = events[0]
         return type(event) is Run and event.sid == self.sid and len(event.messages) == 1
-
-    # `disconnected` does nothing: Link fails the requests that it noted when it detached the session. A request
-    # that was made later is not lost, it waits for the next session.

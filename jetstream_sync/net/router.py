@@ -37,17 +37,13 @@ class Router:
 
     def clear(self) -> list[Receiver]:
         """Forget all receivers and return them, in the order in which they were opened."""
-        receivers = list(self.receivers.values())
+        receivers = self.snapshot()
         self.receivers.clear()
         return receivers
 
     def snapshot(self) -> list[Receiver]:
         """All receivers, in the order in which they were opened. Any thread: making the list is atomic."""
         return list(self.receivers.values())
-
-    def matching(self, subject: bytes, queue: bytes | None) -> list[Receiver]:
-        """The receivers that are subscribed to `subject` in the queue group `queue`."""
-        return [each for each in self.snapshot() if each.wire_subject == subject and each.wire_queue == queue]
 
     def resubscriptions(self) -> bytes:
         """SUB and UNSUB for a new session. Forgets receivers that are not to be subscribed again."""

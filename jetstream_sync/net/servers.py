@@ -107,9 +107,6 @@ class Server:
         self.authorization_failures = 0
         self.last_error: BaseException | None = None
 
-    def __repr__(self) -> str:
-        return f"<Server {self.address.url}>"
-
 
 class ServerPool:
     """The servers to choose from. Not thread-safe: it belongs to the thread that connects."""
@@ -122,13 +119,14 @@ class ServerPool:
         max_attempts: int | None = None,
         rng: random.Random | None = None,
     ) -> None:
-        self._shuffled: Callable[[list[Server]], None] = (rng or random).shuffle
+        self._random = (rng or random) if shuffle else None
         self._max_attempts = max_attempts
-        self._shuffle = shuffle
-        self._servers = [Server(address) for address in addresses]
-        if shuffle:
-            self._shuffled(self._servers)
+        self._servers = self._in_order([Server(address) for address in addresses])
         self.current: Server | None = None
+
+    def _in_order(self, servers: list[Server]) -> list[Server]:
+        """`servers` in the order in which to try them."""
+        return servers if self._random is None else self._random.sample(servers, len(servers))
 
     @property
     def servers(self) -> list[Server]:
@@ -151,10 +149,8 @@ class ServerPool:
         """Record a failed attempt. While reconnecting, a server that has failed too often is removed."""
         server.failures += 1
         server.last_error = error
-        if isinstance(error, AuthorizationError):
-            server.authorization_failures += 1
-        else:
-            server.authorization_failures = 0
+        refused = isinstance(error, AuthorizationError)
+        server.authorization_failures = server.authorization_failures + 1 if refused else 0
         spent = self._max_attempts is not None and server.failures >= self._max_attempts
         if reconnecting and (spent or server.authorization_failures >= MAX_AUTHORIZATION_ERRORS):
             self._servers.remove(server)
@@ -165,7 +161,6 @@ class ServerPool:
         Discovered servers that are no longer advertised are removed, except the current one. A list without a
         valid address is ignored: not every server advertises others.
         """
-        origin = self.current.address if self.current else None
         advertised = {address.key: address for address in map(_lenient_address, urls) if address is not None}
         if not advertised:
             return False
@@ -176,14 +171,20 @@ class ServerPool:
         ]
         known = {server.address.key for server in self._servers}
         fresh = [
-            Server(_inherit(address, origin), discovered=True)
+            Server(self._complete(address), discovered=True)
             for key, address in advertised.items()
             if key not in known
         ]
-        if self._shuffle:
-            self._shuffled(fresh)
-        self._servers.extend(fresh)
+        self._servers += self._in_order(fresh)
         return bool(fresh)
+
+    def _complete(self, address: ServerAddress) -> ServerAddress:
+        """An advertised address, which has no scheme or credentials, with those of the advertising server."""
+        if self.current is None:
+            return address
+        origin = self.current.address
+        name = (origin.tls_name or origin.host) if _is_ip(address.host) else None
+        return origin._replace(host=address.host, port=address.port, tls_name=name)
 
 
 def _lenient_address(url: object) -> ServerAddress | None:
@@ -194,20 +195,6 @@ def _lenient_address(url: object) -> ServerAddress | None:
         return parse_server(url)
     except ValueError:
         return None
-
-
-def _inherit(address: ServerAddress, origin: ServerAddress | None) -> ServerAddress:
-    """Complete an advertised address, which has no scheme or credentials, with those of the advertising server."""
-    if origin is None:
-        return address
-    return ServerAddress(
-        host=address.host,
-        port=address.port,
-        tls=origin.tls,
-        user=origin.user,
-        password=origin.password,
-        tls_name=(origin.tls_name or origin.host) if _is_ip(address.host) else None,
-    )
 
 
 def _is_ip(host: str) -> bool:
@@ -230,11 +217,10 @@ class Backoff:
 
     def next_wait(self) -> float:
         """Seconds to wait before the next round."""
-        wait = 0.0
-        if self._round > 0:
-            # The bound of 30 only avoids huge numbers: 2**30 times any sensible first wait exceeds the maximum.
-            # The maximum leaves room for the jitter: no wait is longer than `most`.
-            wait = min(self._most / (1 + self._jitter), self._first * 2.0 ** min(self._round - 1, 30))
-            wait *= 1 + self._between(-self._jitter, self._jitter)
         self._round += 1
-        return wait
+        if self._round == 1:
+            return 0.0
+        # The bound of 30 only avoids huge numbers: 2**30 times any sensible first wait exceeds the maximum. The
+        # maximum leaves room for the jitter: no wait is longer than `most`.
+        wait = min(self._most / (1 + self._jitter), self._first * 2.0 ** min(self._round - 2, 30))
+        return wait * (1 + self._between(-self._jitter, self._jitter))

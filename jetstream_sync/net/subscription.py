@@ -1,13 +1,10 @@
 """A subscription: what users hold, and its receiver with the mailbox, the limits and the callback thread.
 
-  js-reader     calls deliver(). It alone counts what is buffered, from the mailbox's length and a ledger of runs:
-                taking a message costs the consuming thread nothing but the deque's own popleft.
-  js-sub-<sid>  with a callback only: takes messages and calls back. Started once the subscription is open, with no
-                lock held. Blocks in the mailbox and in user code. Ends when the mailbox is closed, which every end
-                of a subscription does: unsubscribe, drain, the limit, a denial, the connection's end.
-
-The receiver's registration and its auto-unsubscribe limit are guarded by Link's lock. There is no other lock here
-but the mailbox's own.
+js-reader calls deliver(). It alone counts what is buffered, from the mailbox's length and a ledger of runs: taking
+a message costs the consuming thread nothing but the deque's own popleft. js-sub-<sid>, with a callback only, takes
+messages and calls back. It ends when the mailbox is closed, which every end of a subscription does: unsubscribe,
+drain, the limit, a denial, the connection's end. There is no lock here but the mailbox's own; the auto-unsubscribe
+limit is guarded by Link's.
 """
 
 from __future__ import annotations
@@ -18,7 +15,6 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from datetime import timedelta
-from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from .._deadline import Deadline, seconds
@@ -35,7 +31,7 @@ from ..errors import (
 from ..protocol.parser import RawMessage
 from .message import Message
 from .options import drain_timeout
-from .receiver import Receiver
+from .receiver import JOIN_SECONDS, Receiver
 
 if TYPE_CHECKING:
     from .link import Link
@@ -44,9 +40,6 @@ log = logging.getLogger("jetstream_sync")
 
 DEFAULT_PENDING_MSGS = 524288
 DEFAULT_PENDING_BYTES = 128 * 1024 * 1024
-
-# unsubscribe() waits this long for the callback thread, which is idle or in user code by then.
-JOIN_SECONDS = 0.5
 
 
 class Inbound(Receiver):
@@ -59,7 +52,6 @@ class Inbound(Receiver):
         link: Link,
         wire_subject: bytes,
         wire_queue: bytes | None = None,
-        *,
         msgs_limit: int = DEFAULT_PENDING_MSGS,
         bytes_limit: int = DEFAULT_PENDING_BYTES,
     ) -> None:
@@ -93,8 +85,6 @@ class Inbound(Receiver):
         """Messages taken so far."""
         return self._accepted - len(self.mailbox) - self.mailbox.discarded
 
-    # --- consuming threads ------------------------------------------------------------------------------
-
     def take(self, timeout: float | None = None) -> Message:
         """The next message for the user: the one way out of the mailbox."""
         return Message(self.mailbox.get(timeout), self.link)
@@ -120,13 +110,16 @@ class Inbound(Receiver):
             except BaseException:  # sys.exit() in a callback must not end its subscription in silence
                 log.exception("the callback of %r raised", self.subject)
 
-    # --- ending -----------------------------------------------------------------------------------------
-
     def end(self, reason: NatsError, *, discard: bool = False) -> None:
         """Remove the interest, finish, and wait a moment for the callback thread. May be repeated."""
-        self.link.close(self)
-        self.finish(reason, discard=discard)
-        self.join(JOIN_SECONDS)
+        try:
+            self.link.close(self)
+            self.finish(reason, discard=discard)
+            self.join(JOIN_SECONDS)
+        except BaseException:  # a signal handler raised in the midst of it: begin anew
+            self.link.close(self)
+            self.finish(reason, discard=discard)
+            raise
 
     def finish(self, reason: NatsError, *, discard: bool = False) -> None:
         """No further message but what is buffered (unless `discard`). Any thread; never blocks."""
@@ -149,7 +142,7 @@ class Inbound(Receiver):
         """Put a run of messages into the mailbox, within the limits."""
         self.last_arrival = time.monotonic()
         if self._limit and self._received + len(messages) > self._limit:
-            del messages[self._limit - self._received :]
+            del messages[max(0, self._limit - self._received) :]
         self._received += len(messages)
         taken = self._accepted - len(self.mailbox)
         ledger = self._ledger
@@ -216,8 +209,6 @@ class Inbound(Receiver):
         self.link.close(self)
         self.finish(reason)
 
-    # --- under Link's lock ------------------------------------------------------------------------------
-
     def remaining(self) -> int:
         if self.draining:
             return -1
@@ -268,8 +259,6 @@ class Subscription:
     def __init__(self, inbound: Inbound) -> None:
         self._inbound = inbound
 
-    # --- taking messages ----------------------------------------------------------------------------
-
     def next_msg(self, timeout: float | timedelta | None = 1.0) -> Message:
         """The next message. Blocks up to `timeout` seconds (None: for ever).
 
@@ -300,8 +289,6 @@ class Subscription:
         if self._inbound.has_callback:
             raise NatsError("this subscription has a callback: its messages go there")
 
-    # --- ending -------------------------------------------------------------------------------------
-
     def unsubscribe(self, limit: int = 0) -> None:
         """Stop receiving: at once, dropping what is buffered, or after `limit` messages in all. Idempotent."""
         if limit < 0:
@@ -309,9 +296,9 @@ class Subscription:
         inbound = self._inbound
         link = inbound.link
         link.check_process()
-        if limit and link.limit(inbound, limit):
-            link.outbox.flush()
-        else:
+        goes_on = limit > 0 and link.limit(inbound, limit)
+        link.outbox.flush()
+        if not goes_on:
             inbound.end(SubscriptionClosedError("the subscription was unsubscribed"), discard=not limit)
 
     def drain(self, timeout: float | timedelta | None = None) -> None:
@@ -327,13 +314,9 @@ class Subscription:
     def __enter__(self) -> Subscription:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: Any) -> None:
         if not self._inbound.link.forked:
             self.unsubscribe()
-
-    # --- facts --------------------------------------------------------------------------------------
 
     @property
     def subject(self) -> str:

@@ -1,9 +1,8 @@
 """The byte pipe to one server, encrypted. Imported only when TLS is wanted: loading OpenSSL is a good part of the
 time that importing the library takes.
 
-TLS runs over memory buffers instead of `ssl.SSLSocket`: one OpenSSL object must not be used by two threads at
-once, and a blocking `SSLSocket.recv` in the reader would either race with a sender or shut it out. Here the wire
-below is read and written without a lock, and only the in-memory step takes one.
+TLS runs over memory buffers: one OpenSSL object must not be used by two threads at once, and a blocking
+`SSLSocket.recv` in the reader would either race with a sender or shut it out.
 
 Signals: a handler may raise in the sending thread between any two instructions. What it interrupts must neither be
 lost nor sent twice, for a missing or repeated record ends the session. A message passes through four places:
@@ -16,8 +15,10 @@ there does not say whether the message was encrypted. The length of OpenSSL's ou
 
 from __future__ import annotations
 
+import contextlib
 import ssl
 from _thread import allocate_lock
+from collections.abc import Callable
 
 from .._deadline import Deadline
 from .transport import RECV_SIZE, DirectRecv, Transport, send_all
@@ -33,6 +34,8 @@ class TLSTransport:
     def __init__(self, wire: Transport, context: ssl.SSLContext, server_hostname: str) -> None:
         self.outgoing = b""
         self._wire = wire
+        self.wait_readable, self.wait_writable = wire.wait_readable, wire.wait_writable
+        self.finish, self.abort, self.close = wire.finish, wire.abort, wire.close
         self._incoming = ssl.MemoryBIO()
         self._encrypted = ssl.MemoryBIO()
         self._take_encrypted = self._encrypted.read
@@ -52,7 +55,10 @@ class TLSTransport:
             except ssl.SSLWantReadError:
                 done = False
             except ssl.SSLError:
-                self._send_alert()
+                # The server is told why its certificate was refused, as far as that goes without waiting.
+                self._wire.outgoing = self._encrypted.read()
+                with contextlib.suppress(OSError):
+                    self._wire.flush_now()
                 raise
             send_all(self._wire, self._encrypted.read(), deadline)
             if done:
@@ -62,26 +68,15 @@ class TLSTransport:
                 raise ConnectionResetError("the server closed the connection during the TLS handshake")
             self._incoming.write(data)
 
-    def _send_alert(self) -> None:
-        """Tell the server why its certificate was refused, as far as that goes without waiting."""
-        self._wire.outgoing = self._encrypted.read()
-        try:
-            self._wire.flush_now()
-        except OSError:
-            pass  # a courtesy only: the error that is being raised is what counts
-
-    # --- the receiving thread ---------------------------------------------------------------------------
-
     def recv(self) -> bytes:
-        while not self._ended:
-            plain = self._decrypt(self._wire.recv())
-            if plain:
-                return plain
-        return b""
+        return self._receive(self._wire.recv)
 
     def recv_some(self, deadline: Deadline) -> bytes:
+        return self._receive(self._wire.recv_some, deadline)
+
+    def _receive(self, recv: Callable[..., bytes], *args: Deadline) -> bytes:
         while not self._ended:
-            plain = self._decrypt(self._wire.recv_some(deadline))
+            plain = self._decrypt(recv(*args))
             if plain:
                 return plain
         return b""
@@ -103,15 +98,11 @@ class TLSTransport:
                 self._ended = True
             except ssl.SSLWantReadError:
                 pass
-            except (ssl.SSLEOFError, ssl.SSLZeroReturnError):
+            except ssl.SSLError as error:
                 self._ended = True
-            except ssl.SSLError:
-                if not chunks:
+                if not chunks and not isinstance(error, (ssl.SSLEOFError, ssl.SSLZeroReturnError)):
                     raise
-                self._ended = True
         return b"".join(chunks)
-
-    # --- the sending thread -----------------------------------------------------------------------------
 
     def flush_now(self) -> bool:
         wire = self._wire
@@ -133,29 +124,12 @@ class TLSTransport:
 
     def _settle(self) -> None:
         """Find out whether an encryption that a signal handler interrupted has taken place."""
-        # Requires holding _lock.
+        assert self._lock.locked()
         assert self._mark is not None
         if self._encrypted.pending > self._mark:
             self.outgoing, self._mark = b"", None
         else:
             self._mark = None
-
-    # --- the wire's -------------------------------------------------------------------------------------
-
-    def wait_readable(self, timeout: float) -> bool:
-        return self._wire.wait_readable(timeout)
-
-    def wait_writable(self, timeout: float) -> bool:
-        return self._wire.wait_writable(timeout)
-
-    def finish(self) -> None:
-        self._wire.finish()
-
-    def abort(self) -> None:
-        self._wire.abort()
-
-    def close(self) -> None:
-        self._wire.close()
 
 
 def start_tls(wire: Transport, context: ssl.SSLContext | None, hostname: str, deadline: Deadline) -> TLSTransport:

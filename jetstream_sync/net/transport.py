@@ -17,7 +17,6 @@ from typing import Protocol
 from .. import _platform
 from .._deadline import FOREVER, Deadline
 from .._platform import NOW, WOULD_BLOCK
-from ..errors import ProtocolError
 
 # Measured: 256 KiB is best over all payload sizes.
 RECV_SIZE = 256 * 1024
@@ -169,9 +168,3 @@ def send_all(transport: Transport, data: bytes, deadline: Deadline) -> None:
     while not transport.flush_now():
         if not transport.wait_writable(deadline.wait_time()):
             raise TimeoutError("the server did not take the handshake in time")
-
-
-def refuse_early_bytes(buffered: int) -> None:
-    """Bytes behind INFO but before the TLS handshake were not sent by the server we are about to verify."""
-    if buffered:
-        raise ProtocolError("the server sent data before the TLS handshake: refused")

@@ -16,6 +16,7 @@ from typing import Any, Protocol
 from ..api.config import AckPolicy, DeliverPolicy, RetentionPolicy
 from ..api.info import StreamInfo
 from ..consumers.consumer import Consumer
+from ..consumers.fetch import raw_runs
 from ..errors import ConnectionLostError, MessageNotFoundError, NatsError, api_error
 from ..jetstream import JetStream, client_of
 from ..net.link import Link
@@ -112,8 +113,7 @@ class PullFetcher:
             pull = consumer.fetch_nowait(1)
             self._bounded = True
         with pull:
-            messages = (message._raw for message in pull)
-            for run in _runs(messages):
+            for run in _chunks(raw_runs(pull, RUN)):
                 chunk = chunk_of(run, self._delivered + 1)
                 if chunk is None:
                     # The server sent a message to a pull that had ended. This consumer does not deliver it again.
@@ -167,16 +167,17 @@ def _delete(consumer: Consumer) -> None:
         pass  # deleted already, or the server is not reachable: it deletes an unused consumer by itself
 
 
-def _runs(messages: Iterator[RawMessage]) -> Iterator[list[RawMessage]]:
-    """Lists of about CHUNK_ROWS messages, shorter where the messages are large."""
+def _chunks(runs: Iterator[list[RawMessage]]) -> Iterator[list[RawMessage]]:
+    """Lists of CHUNK_ROWS messages, shorter where the messages are large."""
     rows: list[RawMessage] = []
     size = 0
-    while run := list(islice(messages, RUN)):
+    for run in runs:
         rows += run
         size += sum([len(raw[3]) for raw in run])
         if len(rows) >= CHUNK_ROWS or size >= CHUNK_BYTES:
-            yield rows
-            rows, size = [], 0
+            yield rows[:CHUNK_ROWS]
+            rows = rows[CHUNK_ROWS:]
+            size = sum([len(raw[3]) for raw in rows])
     if rows:
         yield rows
 

@@ -88,6 +88,10 @@ def _clean(nats_server: LocalServer, js: Requester) -> Iterator[None]:
     await_removal(nats_server.store_dir)
 
 
+def version(text: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in text.split(".")) if text else ()
+
+
 @dataclass
 class Sample:
     """A value for one field, what else the server wants beside it, and since when it knows the value."""
@@ -100,8 +104,8 @@ class Sample:
     """The server takes it in an update only."""
 
     def needs(self, cls: type[Config]) -> tuple[int, ...]:
-        own = next(spec for spec in fields_of(cls) if spec.name == self.name).since_version
-        return max(own, tuple(int(part) for part in self.since.split(".")) if self.since else ())
+        own = next(spec for spec in fields_of(cls) if spec.name == self.name)
+        return max(version(own.since), version(self.since))
 
     def __str__(self) -> str:
         return self.name

@@ -172,6 +172,8 @@ def test_arguments_that_make_no_sense_are_refused_at_once(js: JetStream, nc: Con
     ordered = js.ordered_consumer("S")
     with pytest.raises(ValueError, match="max_workers"):
         ordered.consume(print, max_workers=2)
+    with pytest.raises(TypeError, match="priority groups"):
+        ordered.next(group="A")
     with pytest.raises(TypeError, match="callback"):
         ordered.consume("print")  # type: ignore[arg-type]
     with pytest.raises(TypeError, match="on_error"):
@@ -312,6 +314,20 @@ def test_message_not_handed_out_because_a_signal_handler_raised_comes_again(
         if len(seen) == 4:
             break
     assert seen == upto(4)
+
+
+def test_public_surface_is_that_of_any_batch_and_stream(js: JetStream, stream: Stream) -> None:
+    """What is not for users begins with an underscore or lives elsewhere."""
+    publish(js, 1, 2)
+    plain, ordered = js.create_consumer("S", durable_name="d"), stream.ordered_consumer()
+
+    def surface(thing: object) -> list[str]:
+        return [name for name in dir(thing) if not name.startswith("_")]
+
+    with plain.fetch(1) as batch, ordered.fetch(1) as ordered_batch:
+        assert surface(ordered_batch) == surface(batch)
+    with plain.messages() as messages, ordered.messages() as ordered_messages:
+        assert surface(ordered_messages) == surface(messages)
 
 
 def test_second_use_at_the_same_time_is_refused(js: JetStream, stream: Stream) -> None:

@@ -322,6 +322,26 @@ def test_bind_uses_the_consumers_deliver_subject_and_group(
     assert consumers(js) == ["C"]
 
 
+@pytest.mark.parametrize("ordered", [False, True])
+def test_public_surface_is_what_the_documentation_says(js: JetStream, ordered: bool) -> None:
+    """What is not for users begins with an underscore or lives elsewhere."""
+    with js.subscribe("s.>", ordered_consumer=ordered) as sub:
+        assert [name for name in dir(sub) if not name.startswith("_")] == [
+            "consumer_info",
+            "consumer_name",
+            "delivered",
+            "drain",
+            "dropped",
+            "next_msg",
+            "pending_bytes",
+            "pending_msgs",
+            "queue",
+            "stream_name",
+            "subject",
+            "unsubscribe",
+        ]
+
+
 def test_config_that_agrees_with_the_existing_consumer(js: JetStream) -> None:
     """Saying again what the consumer has is no difference, nor is what is left out."""
     js.create_consumer(

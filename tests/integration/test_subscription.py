@@ -18,6 +18,7 @@ from jetstream_sync.errors import (
     SubscriptionClosedError,
 )
 from jetstream_sync.net.connection import link_of
+from jetstream_sync.net.subscription import Inbound
 from jetstream_sync.testing import FaultProxy, LocalServer
 from tests.support.eventually import eventually
 from tests.support.watchdog import InThread, under_watchdog
@@ -251,6 +252,31 @@ def test_auto_unsubscribe_below_what_came_already_ends_at_once(nc: Connection) -
     assert [int(msg.data) for msg in under_watchdog(list, sub)] == list(range(4))
     with pytest.raises(ValueError, match="limit"):
         sub.unsubscribe(-1)
+
+
+def test_auto_unsubscribe_below_what_came_already_is_told_to_the_server(
+    nats_server: LocalServer, nc: Connection
+) -> None:
+    """The UNSUB leaves at once, not with what is sent next."""
+    with connect(nats_server.url) as publisher:
+        sub = nc.subscribe("late")
+        nc.flush()
+        publish_numbers(publisher, "late", range(3))
+        eventually(lambda: sub.pending_msgs == 3)
+        sub.unsubscribe(2)
+        assert link_of(nc).outbox.idle
+        client = f"/connz?cid={nc.client_id}"
+        eventually(lambda: nats_server.monitor(client)["connections"][0]["subscriptions"] == 0)
+
+
+def test_run_that_arrives_beside_a_limit_below_what_came_is_dropped(nc: Connection) -> None:
+    """The reader may have found the subscription just before it was removed."""
+    inbound = Inbound(link_of(nc), b"late")
+    raw = (b"late", None, None, b"")
+    inbound.deliver([raw] * 5, 0)
+    assert not inbound.set_limit(3)
+    inbound.deliver([raw] * 4, 0)
+    assert len(inbound.mailbox) == 5
 
 
 def test_auto_unsubscribe_is_exact_over_reconnects(nats_server: LocalServer, proxy: FaultProxy) -> None:

@@ -20,7 +20,8 @@ from jetstream_sync import (
 )
 from jetstream_sync._threads import Mailbox, spawn
 from jetstream_sync.api import publish_async
-from jetstream_sync.net import handshake, own_threads
+from jetstream_sync.net import handshake
+from jetstream_sync.net import link as link_module
 from jetstream_sync.net.connection import link_of
 from jetstream_sync.net.link import Link
 from jetstream_sync.net.receiver import Receiver
@@ -187,7 +188,7 @@ def test_alarm_while_the_reader_starts_ends_connect(
             raise TimeoutError("the alarm of a signal handler")
         return thread
 
-    monkeypatch.setattr(own_threads, "spawn", start_and_be_interrupted)
+    monkeypatch.setattr(link_module, "spawn", start_and_be_interrupted)
     with pytest.raises(TimeoutError, match="the alarm"):
         jetstream_sync.connect([nats_server.url, f"nats://localhost:{nats_server.port}"])
     assert started.count("reader") == 1
@@ -217,7 +218,7 @@ def test_failed_connect_leaves_no_writer_that_was_yet_to_start(
     def interrupted(self: handshake._Handshake) -> None:
         raise Interrupted
 
-    monkeypatch.setattr(own_threads, "spawn", start_late)
+    monkeypatch.setattr(link_module, "spawn", start_late)
     monkeypatch.setattr(Link, "_give_up_opening", tell)
     monkeypatch.setattr(handshake._Handshake, "run", interrupted)
     with pytest.raises(Interrupted):
@@ -233,7 +234,7 @@ def test_connection_without_a_writer_is_closed(nats_server: LocalServer, monkeyp
             raise RuntimeError("can't start new thread")
         return spawn(name, *args)
 
-    monkeypatch.setattr(own_threads, "spawn", no_writer)
+    monkeypatch.setattr(link_module, "spawn", no_writer)
     nc = jetstream_sync.connect(nats_server.url)
     eventually(lambda: nc.is_closed)
     began = time.monotonic()
@@ -287,3 +288,103 @@ def test_publisher_interrupted_while_it_opens_opens_once(
     assert len(link.drain_steps) == 1
     nc.close()
     eventually(lambda: not any(thread.is_alive() for thread in started))
+
+
+def test_connect_interrupted_before_the_session_is_in_use_leaves_no_socket(
+    nats_server: LocalServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The session is established; a signal handler raises before the outbox has its transport."""
+    clients = "/connz?state=open"
+
+    def interrupted(self: Link, info: dict[str, Any]) -> None:
+        raise Interrupted
+
+    before = nats_server.monitor(clients)["num_connections"]
+    monkeypatch.setattr(Link, "_use_info", interrupted)
+    with pytest.raises(Interrupted) as raised:
+        jetstream_sync.connect(nats_server.url)
+    eventually(lambda: nats_server.monitor(clients)["num_connections"] == before)
+    assert raised.tb is not None  # what holds the frames, and so the session
+
+
+# --- opening a receiver -------------------------------------------------------------------------------
+
+
+def test_subscribe_interrupted_before_it_has_a_sid_leaves_the_session_alone(
+    nc: Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """There is nothing to unsubscribe yet: an UNSUB without a sid would have the server close the connection."""
+    router = link_of(nc).router
+
+    def interrupted(receiver: Receiver) -> bytes:
+        raise Interrupted
+
+    monkeypatch.setattr(router, "add", interrupted)
+    with pytest.raises(Interrupted):
+        nc.subscribe("never")
+    monkeypatch.undo()
+    nc.flush()
+    assert nc.last_error is None
+    assert nc.stats.reconnects == 0
+
+
+def test_first_request_interrupted_while_it_opens_the_inbox_leaves_requests_usable(
+    nc: Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The inbox is open or not, never half: the next request opens it again."""
+    nc.subscribe("echo", cb=lambda msg: msg.respond(msg.data))
+    outbox = link_of(nc).outbox
+
+    def interrupted(frame: bytes) -> None:
+        monkeypatch.undo()  # the UNSUB that undoes it is queued as usual
+        raise Interrupted
+
+    monkeypatch.setattr(outbox, "control", interrupted)
+    with pytest.raises(Interrupted):
+        nc.request("echo", b"1", timeout=5)
+    assert nc.request("echo", b"2", timeout=5).data == b"2"
+
+
+def test_request_beside_the_one_that_opens_the_inbox_follows_its_sub(
+    nats_server: LocalServer, nc: Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A request that left before the SUB would have its reply dropped by the server."""
+    outbox = link_of(nc).outbox
+    control = outbox.control
+    opening, go_on = threading.Event(), threading.Event()
+
+    def slowly(frame: bytes) -> None:
+        opening.set()
+        go_on.wait(0.5)
+        control(frame)
+
+    with jetstream_sync.connect(nats_server.url) as service:
+        service.subscribe("echo", cb=lambda msg: msg.respond(msg.data))
+        service.flush()
+        monkeypatch.setattr(outbox, "control", slowly)
+        first = InThread(nc.request, "echo", b"1", timeout=3)
+        assert opening.wait(5)
+        second = InThread(nc.request, "echo", b"2", timeout=3)
+        assert first.result().data == b"1"
+        assert second.result().data == b"2"
+
+
+def test_request_beside_the_denial_of_the_inbox_is_told_of_it(
+    nc: Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It finds nothing denied yet and is not pending when the reader fails what is: it would wait for nothing."""
+    nc.subscribe("echo", cb=lambda msg: msg.respond(msg.data))
+    assert nc.request("echo", b"1", timeout=5).data == b"1"
+    link = link_of(nc)
+    new_reply = link.requests.new_reply
+    denial = server_error(f'Permissions Violation for Subscription to "{link.requests.wire_subject.decode()}"')
+    assert isinstance(denial, PermissionsError)
+
+    def denied_meanwhile() -> bytes:
+        link.denied(denial)
+        return new_reply()
+
+    monkeypatch.setattr(link.requests, "new_reply", denied_meanwhile)
+    with pytest.raises(PermissionsError):
+        nc.request("echo", b"2", timeout=5)
+    assert not link.requests.pending

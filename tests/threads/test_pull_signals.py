@@ -18,7 +18,6 @@ from jetstream_sync.consumers import (
     pull_subscription,
     refill,
     take,
-    turn,
 )
 from tests.support.consuming import receivers
 from tests.support.eventually import eventually
@@ -28,7 +27,7 @@ from tests.support.threads import library_threads
 from tests.support.watchdog import InThread
 
 KINDS = ("js-refill", "js-consume", "js-progress", "js-drain", "js-check")
-MODULES = (consume, consumer, fetch, messages, pull, pull_subscription, refill, take, turn)
+MODULES = (consume, consumer, fetch, messages, pull, pull_subscription, refill, take)
 
 
 @pytest.fixture

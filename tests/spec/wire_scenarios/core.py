@@ -16,6 +16,7 @@ SEED = new_seed()
 USERS = f"""
 authorization {{ users: [{{ user: ann, password: secret }}, {{ nkey: {nkeys.KeyPair(SEED).public_key} }}] }}
 ping_interval: "100ms"
+ping_max: 1000
 """
 
 # --- connect ------------------------------------------------------------------------------------------------

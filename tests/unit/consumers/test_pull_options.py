@@ -34,11 +34,8 @@ def test_pull_body_sends_everything() -> None:
         max_bytes=1000,
         heartbeat_ns=S,
         no_wait=True,
-        group="g",
-        min_pending=3,
-        min_ack_pending=4,
+        priority=Priority("g", 3, 4, 0),
         pin_id="p",
-        priority=0,
     )
     assert json.loads(body) == {
         "batch": 10,
