@@ -294,7 +294,7 @@ class OrderedFeed(Endless):
         self.title = f"ordered consumer of {chain.stream_name}"
         self.on_error = on_error
         self.ack_wait = 0.0
-        self.sized = options.max_bytes is not None
+        self.sized = options.by_bytes
         self.source = SingleSource(acks=False)
         self.items: deque[RawMessage] = deque()
         self.order = Order(chain, interruptible=interruptible)

@@ -3,9 +3,7 @@
 No socket, thread or clock. Everything here is immutable and thread-safe.
 
 A status is a message without a body, `NATS/1.0 <code> <text>`, possibly with headers. The server sends it to end a
-pull or to keep a subscription alive. Each row of the table says what the status means for a fetch (and next), for
-a consume (and messages), for a push subscription and for the fetch of a pull subscription. It also says which
-pulls the status ends if it does not tell how many messages were left (`PullState.status`).
+pull or to keep a subscription alive.
 """
 
 from __future__ import annotations
@@ -91,8 +89,8 @@ class Rule(NamedTuple):
     """A row of the table: what a status means for each way of consuming."""
 
     kind: Kind
-    fetch: FetchAction
-    consume: ConsumeAction
+    fetch: FetchAction  # for next, too
+    consume: ConsumeAction  # for messages, too
     ends: Ends
     push: PushAction = PushAction.RAISE
     backs_off: bool = False  # a consume waits before it pulls again, so that it never becomes a busy loop

@@ -35,14 +35,11 @@ class Feed(Protocol):
     """What messages are taken from, by one thread at a time."""
 
     link: Link
-    sized: bool
-    """Sizes count: account() is told of each message before the next one is taken."""
-    source: Source
-    """What messages remember. Not the feed: a message that is kept must not keep a stream pulling."""
-    items: deque[RawMessage]
-    """Messages and statuses that have come. wait() may put another deque in its place."""
+    sized: bool  # sizes count: account() is told of each message before the next one is taken
+    source: Source  # what messages remember; not the feed: a message that is kept must not keep a stream pulling
+    items: deque[RawMessage]  # messages and statuses that have come; wait() may put another deque in its place
+    # Is shown each message (pin ids, order); False: it is not for the user. Never raises.
     inspect: Callable[[RawMessage], bool] | None
-    """Is shown each message (pin ids, order); False: it is not for the user. Never raises."""
 
     @abstractmethod
     def wait(self, timeout: float | None) -> RawMessage:
