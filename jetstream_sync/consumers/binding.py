@@ -26,7 +26,9 @@ from ..errors import (
     ConsumerConfigError,
     ConsumerExistsError,
     ConsumerNotFoundError,
+    NatsError,
     PermissionsError,
+    SubscriptionClosedError,
     TimeoutError,
 )
 from ..protocol.subjects import publish_subject, queue_name, subscribe_subject, valid_name
@@ -200,10 +202,7 @@ class Found(NamedTuple):
 
 def find_stream(client: ApiClient, request: SubscribeRequest) -> str:
     """The stream asked for, or the one on the subject. Raises StreamNotFoundError when there is not one."""
-    if request.stream is not None:
-        return request.stream
-    assert request.subject is not None  # SubscribeRequest.make saw to it
-    return StreamApi(client).name_by_subject(request.subject)
+    return request.stream or StreamApi(client).name_by_subject(request.subject or "")
 
 
 def look_up(client: ApiClient, stream: str, request: SubscribeRequest) -> ConsumerInfo | None:
@@ -226,16 +225,13 @@ def look_up(client: ApiClient, stream: str, request: SubscribeRequest) -> Consum
 
 def create(client: ApiClient, stream: str, request: SubscribeRequest, deliver_subject: str | None = None) -> Found:
     """Create the consumer. Should another client have done it since the look-up, that one is checked and used."""
-    consumers = ConsumerApi(client)
     try:
-        return Found(consumers.create(stream, request.creation(deliver_subject)), True)
+        return Found(ConsumerApi(client).create(stream, request.creation(deliver_subject)), True)
     except ConsumerExistsError:
-        name = request.name
-        if name is None:
+        info = look_up(client, stream, request)
+        if info is None:
             raise
-    info = consumers.info(stream, name)
-    check_existing(request, info)
-    return Found(info, False)
+        return Found(info, False)
 
 
 def find_or_create(client: ApiClient, request: SubscribeRequest) -> Found:
@@ -317,5 +313,9 @@ def _subscribed(inbound: PushInbound, bind: Callable[[], None], callback: Callba
             inbound.start_callback(callback)
         return PushSubscription(inbound)
     except BaseException:  # also of a signal handler: the caller does not get to hold it
-        inbound.abandon()
+        inbound.end(SubscriptionClosedError("the subscription could not be made"), discard=True)
+        try:
+            inbound.delete_created()
+        except NatsError:
+            pass  # the error on its way says why
         raise

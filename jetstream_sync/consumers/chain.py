@@ -91,26 +91,19 @@ class Chain:
     ) -> None:
         """`definite`: errors after which creating a generation again would get the same reply.
 
-        With `created_is_recovered` a row of failures ends when a generation is created, otherwise with the first
-        message of one.
+        With `created_is_recovered` a row of failures ends when a generation is created, not with its first message.
         """
         self.client = client
         self.link = client.link
         self.stream_name = stream_name
-        self.info: ConsumerInfo | None = None
-        """What the server said when it created the newest generation."""
-        self.position: int | None = None
-        """The last message taken; None: the template says where to begin."""
+        self.info: ConsumerInfo | None = None  # what the server said when it created the newest generation
+        self.position: int | None = None  # the last message taken; None: the template says where to begin
+        # The last message that the user got: another one only while a message is on its way to the user, or when a
+        # signal handler raised meanwhile. Stored by the consuming thread, with no call before `return` or `yield`.
         self.handed_out: int | None = None
-        """The last message that the user got: another one only while a message is on its way to the user, or when
-        a signal handler raised meanwhile. Stored by the consuming thread, with no call between that and the
-        `return` or `yield`."""
-        self.consuming_thread = 0
-        """The thread that takes messages, where a signal handler may interrupt it."""
-        self.name = ""
-        """The name of the generation that exists, or may exist; empty when there is none."""
-        self.lost = False
-        """The present generation cannot be relied on: nothing more of it is handed out."""
+        self.consuming_thread = 0  # takes messages, where a signal handler may interrupt it
+        self.name = ""  # of the generation that exists, or may exist
+        self.lost = False  # the present generation cannot be relied on: nothing more of it is handed out
         self._wire_name = b""
         self._api = ConsumerApi(client)
         self._template = template
@@ -134,10 +127,7 @@ class Chain:
     # --- the lease ------------------------------------------------------------------------------------
 
     def lease(self, user: User) -> object:
-        """Let `user` take messages from now on, by the lease that is returned.
-
-        Raises ConcurrencyError while another user does.
-        """
+        """Let `user` take messages from now on. Raises ConcurrencyError while another user does."""
         with self._lock:
             present = None if self._user is None else self._user()
             if present is not None and present.in_use:
@@ -183,7 +173,7 @@ class Chain:
         are not for the user. Raises SequenceMismatchError when a message is missing, NotJSMessageError.
         """
         tokens = (raw[1] or b"").split(b".")
-        if len(tokens) == 9 and tokens[5].isdigit() and tokens[6].isdigit():  # the usual form, without a detour
+        if len(tokens) == 9 and tokens[5].isdigit() and tokens[6].isdigit():  # the usual form
             name, stream_seq, consumer_seq = tokens[3], int(tokens[5]), int(tokens[6])
         else:
             name, stream_seq, consumer_seq = delivery_of(raw)
@@ -198,21 +188,20 @@ class Chain:
                 raise SequenceMismatchError(self._consumer_seq + 1, consumer_seq, stream_seq=stream_seq)
             self._consumer_seq = consumer_seq
             self.position = stream_seq
-        if self._failing and not self._created_is_recovered:
+        if self._failing:
             self._failing = False
             self._backoff.delivered()
         return True
 
-    def check_heartbeat(self, block: bytes) -> None:
+    def gap_before(self, heartbeat: bytes) -> SequenceMismatchError | None:
         """ADR-9: a heartbeat says what was delivered last. So a gap shows though no message follows it."""
-        told = header_value(block, b"Nats-Last-Consumer")
-        if told is not None and told.isdigit():
-            with self._lock:
-                last = self._consumer_seq
-                if int(told) <= last:
-                    return
-                self.lost = True
-            raise SequenceMismatchError(last + 1, int(told) + 1)
+        told = header_value(heartbeat, b"Nats-Last-Consumer") or b""
+        with self._lock:
+            last = self._consumer_seq
+            if not told.isdigit() or int(told) <= last:
+                return None
+            self.lost = True
+        return SequenceMismatchError(last + 1, int(told) + 1)
 
     def take_back(self, lease: object) -> None:
         """What was taken and not handed out is to come again: a signal handler raised in between."""
@@ -222,7 +211,6 @@ class Chain:
         self.delete_dropped()
 
     def _take_back(self) -> None:
-        assert self._lock.locked()
         if self.position != self.handed_out:
             self._drop()  # first: interrupted after it, the next call repeats both
             self.position = self.handed_out
@@ -232,9 +220,8 @@ class Chain:
     def current(self, pause: Callable[[float], None], deadline: Deadline, report: ErrorCallback) -> PullTarget:
         """The present generation, for pulls, or a new one when there is none to rely on.
 
-        Creating it blocks for the server's reply, and in `pause` between two tries. Raises an error that trying
-        again would not change; at `deadline`, or after the last attempt, the last error. `report` is told of
-        those before.
+        Creating it blocks for the server's reply, and in `pause` between two tries. Raises a definite error; at
+        `deadline`, or after the last attempt, the last error. `report` is told of those before.
         """
         target = self._target
         if target is not None and not self.lost and self._is_fresh():
@@ -351,10 +338,7 @@ class Chain:
         self.name, self._target = "", None
 
     def _is_fresh(self) -> bool:
-        """Whether the generation is there as far as can be known.
-
-        A pull would tell; but servers up to 2.10.25 do not answer a pull for a consumer that is gone.
-        """
+        """Whether the generation is there: servers up to 2.10.25 do not answer a pull for one that is gone."""
         if not self.link.connected or self._reconnects != self.link.reconnects:
             return False
         return time.monotonic() - self._used < (self._template.inactive_threshold or 0.0) * IDLE_SHARE

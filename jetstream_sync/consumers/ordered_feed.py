@@ -270,8 +270,10 @@ class Generation(Refill):
 
     def on_status(self, status: ArrivedStatus) -> None:
         super().on_status(status)
-        if classify(status.status).kind is Kind.HEARTBEAT:
-            self._owner.chain.check_heartbeat(status[2])
+        heartbeat = classify(status.status).kind is Kind.HEARTBEAT
+        gap = self._owner.chain.gap_before(status[2]) if heartbeat else None
+        if gap is not None:
+            raise gap
 
     def look(self) -> float:
         if self._owner.ended is not None:

@@ -90,17 +90,13 @@ class OrderedPushInbound(PushInbound):
         except NotJSMessageError:
             pass  # a status of an old consumer
         except SequenceMismatchError:
-            self._watch.wake()
+            self._wakeup.set()
         self._not_messages += 1
         return False
 
-    def on_heartbeat(self, block: bytes) -> None:
-        try:
-            self._chain.check_heartbeat(block)
-        except SequenceMismatchError:
-            pass
-        if self._chain.lost:
-            self._watch.wake()
+    def _on_heartbeat(self, block: bytes) -> None:
+        if self._chain.gap_before(block) or self._chain.lost:
+            self._wakeup.set()
 
     # --- reader thread ------------------------------------------------------------------------------
 
@@ -109,15 +105,15 @@ class OrderedPushInbound(PushInbound):
 
     # --- js-push ------------------------------------------------------------------------------------
 
-    def on_silence(self, silence: float) -> None:
+    def _on_silence(self, silence: float) -> None:
         self._chain.lose()
-        super().on_silence(silence)
+        super()._on_silence(silence)
 
-    def on_wake(self) -> None:
-        while self._chain.lost and self.link.connected and not self._watch.stopped:
+    def _on_wake(self) -> None:
+        while self._chain.lost and self.link.connected and self.in_use:
             wait = self._chain.pause_left
             if wait:
-                self._watch.wait(wait)
+                self._wakeup.wait(wait)
             else:
                 self._replace()
 

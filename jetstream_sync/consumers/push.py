@@ -3,14 +3,16 @@
 Who does what:
 
   js-reader         puts messages and statuses into the mailbox, within the limits of any subscription; after a
-                    reconnect it puts a mark between what came before and what comes after. Tells the watch of
-                    disconnects.
+                    reconnect it puts a mark between what came before and what comes after. Wakes js-push after
+                    disconnects and reconnects.
   consuming thread  the user's thread in next_msg() or an iteration, or js-sub-<sid> with a callback. One at a
                     time has the turn: it takes from the mailbox and acts on statuses. So sequences are compared
                     in the order the user sees, and a flow-control request is answered when everything before it
                     has been handed out (and, with a callback, handled).
-  js-push-<n>       with heartbeats only: raises the alarm (PushWatch). It never touches a message. It ends when
-                    the subscription does: by unsubscribe, drain, a denial, or the connection's end.
+  js-push-<n>       with heartbeats only: raises the alarm after too long a silence. It alone uses the heartbeat
+                    clock, and never touches a message. Blocks until it is woken, at most until the next alarm. It
+                    looks at the connection itself each time and is not told to pause and resume: two threads could
+                    tell it in the wrong order. Ends when the mailbox is closed, which finish() wakes it after.
 
 `_turn` is held while waiting for a message; only consuming threads ask for it. It is an RLock, because that
 knows its owner: however an exception of a signal handler's comes in between, the `finally` releases it if and
@@ -20,33 +22,42 @@ deletes the consumer.
 
 from __future__ import annotations
 
+import itertools
 import threading
 import time
 from _thread import allocate_lock
 from collections.abc import Callable, Iterator
 from datetime import timedelta
-from types import TracebackType
 from typing import Any, NamedTuple
 
-from .._deadline import Deadline
-from .._threads import acquire
+from .._deadline import FOREVER, Deadline
+from .._threads import Wakeup, acquire, join_quietly, spawn
 from ..api.client import ApiClient
 from ..api.config import AckPolicy
 from ..api.consumer_api import ConsumerApi
 from ..api.info import ConsumerInfo
-from ..api.message import JetStreamMessage, Source
-from ..errors import MissedHeartbeatError, NatsError, SubscriptionClosedError, TimeoutError
+from ..api.message import JetStreamMessage, Source, parse_metadata
+from ..errors import (
+    MissedHeartbeatError,
+    NatsError,
+    NotJSMessageError,
+    SequenceMismatchError,
+    SubscriptionClosedError,
+    TimeoutError,
+)
 from ..net.subscription import Inbound, Subscription
 from ..protocol import commands
 from ..protocol.headers import Status, header_value
 from ..protocol.parser import RawMessage
 from ..protocol.subjects import publish_subject, queue_name
+from .heartbeat import PUSH_FACTOR, HeartbeatClock
 from .pull import ArrivedStatus
-from .push_watch import PushWatch, Sequences
 from .status import PushAction, classify, read_status, to_error
 from .take import take_one
 
 Callback = Callable[[JetStreamMessage], Any]
+
+_numbers = itertools.count(1)
 
 
 class PendingLimits(NamedTuple):
@@ -58,6 +69,49 @@ class PendingLimits(NamedTuple):
 
 # In the mailbox: what follows came on a new connection. Compared by identity.
 RECONNECTED = ArrivedStatus((b"", None, None, b""), Status(0, ""), 0.0)
+
+
+class Sequences:
+    """Finds gaps in consumer sequences. A gap is told once: what comes after it is the new beginning."""
+
+    __slots__ = ("_last",)
+
+    def __init__(self, last: int | None = None) -> None:
+        """`last` is the sequence delivered last: 0 for a new consumer, None when it is not known."""
+        self._last = last
+
+    def message(self, reply: bytes | None) -> SequenceMismatchError | None:
+        """The gap before a message, if there is one.
+
+        Of `$JS.ACK.<stream>.<consumer>.<delivered>.<stream seq>.<consumer seq>.<timestamp>.<pending>`, the usual
+        form of a reply subject, one token is compared: reading all metadata costs five times as much.
+        """
+        last = self._last
+        if last is not None and reply is not None:
+            tokens = reply.split(b".")
+            if len(tokens) == 9 and tokens[6] == b"%d" % (last + 1):
+                self._last = last + 1
+                return None
+        try:
+            metadata = parse_metadata(None if reply is None else reply.decode("utf-8", "surrogateescape"))
+        except NotJSMessageError:
+            return None  # it was published to the deliver subject
+        stream_seq, self._last = metadata.sequence
+        # A smaller number is a new leader's, or that of a consumer made anew: nothing is missing.
+        if last is None or metadata.num_delivered > 1 or self._last <= last + 1:
+            return None
+        return SequenceMismatchError(last + 1, self._last, stream_seq=stream_seq)
+
+    def heartbeat(self, block: bytes) -> SequenceMismatchError | None:
+        """ADR-9: a heartbeat says which sequence was delivered last, so a loss shows though nothing follows it."""
+        told = header_value(block, b"Nats-Last-Consumer") or b""
+        if not told.isdigit():
+            return None
+        last, self._last = self._last, int(told)
+        if last is None or self._last <= last:
+            return None
+        last_stream = header_value(block, b"Nats-Last-Stream") or b""
+        return SequenceMismatchError(last, self._last, stream_seq=int(last_stream) if last_stream.isdigit() else 0)
 
 
 class PushInbound(Inbound):
@@ -81,7 +135,9 @@ class PushInbound(Inbound):
         self._not_messages = 0  # statuses and marks that were taken
         self._sequences = Sequences()
         self._flow_answered: bytes | None = None  # the server repeats a request until it is answered
-        self._watch = PushWatch(self)
+        self._watcher: threading.Thread | None = None  # js-push
+        self._wakeup = Wakeup()  # for js-push
+        self._losses = self._losses_seen = 0  # of the session; the first is written by the reader thread alone
         self._owner_lock = allocate_lock()
         self._created = False
 
@@ -103,7 +159,8 @@ class PushInbound(Inbound):
         self.stream_name, self._name = info.stream_name, info.name  # from now on reconnected() leaves a mark
         self._created = created
         if info.config.idle_heartbeat and self.wire_queue is None:
-            self._watch.start(info.config.idle_heartbeat)
+            clock = HeartbeatClock(info.config.idle_heartbeat, PUSH_FACTOR, clock=time.monotonic)
+            self._watcher = spawn(f"push-{next(_numbers)}", self._watch, clock)
         if self.mailbox.closed:
             self.take(0)  # raises
 
@@ -146,7 +203,7 @@ class PushInbound(Inbound):
         if action is PushAction.FLOW and arrived[1] is not None:
             self._answer_flow_control(arrived[1])
         elif action is PushAction.HEARTBEAT:
-            self.on_heartbeat(block)
+            self._on_heartbeat(block)
             stalled = header_value(block, b"Nats-Consumer-Stalled")
             # Reject whitespace: a client that can publish to the deliver subject could otherwise inject a protocol
             # line.
@@ -164,7 +221,7 @@ class PushInbound(Inbound):
             self.link.report(gap)
         return True
 
-    def on_heartbeat(self, block: bytes) -> None:
+    def _on_heartbeat(self, block: bytes) -> None:
         gap = self._sequences.heartbeat(block) if self.wire_queue is None else None
         if gap is not None:
             self.link.report(gap)
@@ -178,14 +235,6 @@ class PushInbound(Inbound):
             self._flow_answered = subject
 
     # --- ending -------------------------------------------------------------------------------------
-
-    def abandon(self) -> None:
-        """The subscription could not be completed: leave nothing behind, and raise nothing more."""
-        self.end(SubscriptionClosedError("the subscription could not be made"), discard=True)
-        try:
-            self.delete_created()
-        except NatsError:
-            pass  # the error on its way says why
 
     def delete_if_drained(self) -> None:
         if self.delete_when_empty:
@@ -209,12 +258,12 @@ class PushInbound(Inbound):
 
     def finish(self, reason: NatsError, *, discard: bool = False) -> None:
         super().finish(reason, discard=discard)
-        self._watch.stop()
+        self._wakeup.set()
 
     def join(self, timeout: float) -> None:
         deadline = Deadline(timeout)
         super().join(timeout)
-        self._watch.join(deadline.wait_time())
+        join_quietly(self._watcher, deadline.wait_time())
 
     # --- reader thread ------------------------------------------------------------------------------
 
@@ -228,22 +277,47 @@ class PushInbound(Inbound):
         super().deliver(messages, size)
 
     def disconnected(self) -> None:
-        self._watch.disconnected()
+        self._losses += 1
+        self._wakeup.set()
 
     def reconnected(self) -> None:
         if self._name:
             self._on_new_session()
-        self._watch.wake()
+        self._wakeup.set()
 
     def _on_new_session(self) -> None:
         self.insert(RECONNECTED)  # without it the next message would look like a gap
 
     # --- js-push ------------------------------------------------------------------------------------
 
-    def on_silence(self, silence: float) -> None:
+    def _watch(self, clock: HeartbeatClock) -> None:
+        while not self.mailbox.closed:
+            self._follow_connection(clock)
+            if clock.due():
+                self._on_silence(clock.silence)
+            self._on_wake()
+            self._follow_connection(clock)
+            wait = clock.remaining()
+            self._wakeup.wait(FOREVER if wait is None else wait)
+
+    def _follow_connection(self, clock: HeartbeatClock) -> None:
+        """Silence counts while there is a session, and from its beginning.
+
+        It is judged by arrival: a slow callback is no silence.
+        """
+        connected = self.link.connected
+        losses = self._losses  # read second: the loss of a session is counted before the next one is in use
+        if not connected or losses != self._losses_seen:
+            self._losses_seen = losses
+            clock.pause()
+        if connected:
+            clock.resume()
+            clock.reset(self.last_arrival)
+
+    def _on_silence(self, silence: float) -> None:
         self.link.report(MissedHeartbeatError(silence))
 
-    def on_wake(self) -> None:
+    def _on_wake(self) -> None:
         """js-push was woken; an ordered subscription replaces its consumer here."""
 
 
@@ -295,9 +369,7 @@ class PushSubscription(Subscription):
         if not self._inbound.has_callback and not self._inbound.mailbox:
             self._inbound.delete_if_drained()
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: Any) -> None:
         link = self._inbound.link
         if link.forked:
             return
