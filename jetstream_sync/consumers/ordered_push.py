@@ -19,7 +19,7 @@ from typing import Any
 
 from ..api.client import ApiClient
 from ..api.config import AckPolicy, ConsumerConfig
-from ..api.fields import fields_of
+from ..api.fields import fields_of, merged
 from ..errors import (
     ConnectionClosedError,
     ConnectionLostError,
@@ -49,7 +49,6 @@ class OrderedPushInbound(PushInbound):
     """The receiver and feed of an ordered push subscription: see the module's text."""
 
     def __init__(self, client: ApiClient, stream: str, template: ConsumerConfig, limits: PendingLimits) -> None:
-        """`template` is an ordered_template()."""
         super().__init__(client, client.link.new_inbox(), None, limits)
         self.stream_name = stream
         self.inspect = self._is_next
@@ -98,15 +97,15 @@ class OrderedPushInbound(PushInbound):
         if self._chain.gap_before(block) or self._chain.lost:
             self._wakeup.set()
 
-    # --- reader thread ------------------------------------------------------------------------------
+    # --- reader thread and js-push ------------------------------------------------------------------
 
-    def _on_new_session(self) -> None:
-        self._chain.lose()
-
-    # --- js-push ------------------------------------------------------------------------------------
+    def reconnected(self) -> None:
+        if self._name:
+            self._chain.lost = True
+        self._wakeup.set()
 
     def _on_silence(self, silence: float) -> None:
-        self._chain.lose()
+        self._chain.lost = True
         super()._on_silence(silence)
 
     def _on_wake(self) -> None:
@@ -132,7 +131,7 @@ class OrderedPushInbound(PushInbound):
                 self.link.close(self)
                 self.finish(error)
                 return
-            chain.lose()
+            chain.lost = True
             if not isinstance(error, ConnectionLostError):  # which has been reported as what it is
                 self.link.report(error)
         chain.delete_dropped()
@@ -156,8 +155,5 @@ def ordered_template(
     heartbeat = given.pop("idle_heartbeat", None)
     if subject is not None and not given.get("filter_subjects") and not given.get("filter_subject"):
         given["filter_subject"] = subject
-    template = ordered_config(given)
-    template.idle_heartbeat = heartbeat or DEFAULT_HEARTBEAT
-    template.flow_control = True
-    template.ack_wait = ACK_WAIT
-    return template
+    own = {"idle_heartbeat": heartbeat or DEFAULT_HEARTBEAT, "flow_control": True, "ack_wait": ACK_WAIT}
+    return merged(ConsumerConfig, ordered_config(given), own)

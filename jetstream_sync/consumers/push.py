@@ -28,7 +28,7 @@ import time
 from _thread import allocate_lock
 from collections.abc import Callable, Iterator
 from datetime import timedelta
-from typing import Any, NamedTuple
+from typing import Any
 
 from .._deadline import FOREVER, Deadline
 from .._threads import Wakeup, acquire, join_quietly, spawn
@@ -60,58 +60,53 @@ Callback = Callable[[JetStreamMessage], Any]
 _numbers = itertools.count(1)
 
 
-class PendingLimits(NamedTuple):
-    """How much a subscription may buffer; 0 or less is no limit."""
-
-    msgs: int
-    bytes: int
-
+# How many messages and bytes a subscription may buffer; 0 or less is no limit.
+PendingLimits = tuple[int, int]
 
 # In the mailbox: what follows came on a new connection. Compared by identity.
 RECONNECTED = ArrivedStatus((b"", None, None, b""), Status(0, ""), 0.0)
 
 
 class Sequences:
-    """Finds gaps in consumer sequences. A gap is told once: what comes after it is the new beginning."""
+    """Reports gaps in consumer sequences, each once: what comes after it is the new beginning."""
 
-    __slots__ = ("_last",)
+    __slots__ = ("_report", "last")
 
-    def __init__(self, last: int | None = None) -> None:
-        """`last` is the sequence delivered last: 0 for a new consumer, None when it is not known."""
-        self._last = last
+    def __init__(self, report: Callable[[NatsError], None]) -> None:
+        self._report = report
+        self.last: int | None = None  # delivered last: 0 for a new consumer, None when it is not known
 
-    def message(self, reply: bytes | None) -> SequenceMismatchError | None:
-        """The gap before a message, if there is one.
+    def message(self, raw: RawMessage) -> bool:
+        """For Feed.inspect: True, after the gap before the message was reported, if there is one.
 
         Of `$JS.ACK.<stream>.<consumer>.<delivered>.<stream seq>.<consumer seq>.<timestamp>.<pending>`, the usual
         form of a reply subject, one token is compared: reading all metadata costs five times as much.
         """
-        last = self._last
+        last, reply = self.last, raw[1]
         if last is not None and reply is not None:
             tokens = reply.split(b".")
             if len(tokens) == 9 and tokens[6] == b"%d" % (last + 1):
-                self._last = last + 1
-                return None
+                self.last = last + 1
+                return True
         try:
             metadata = parse_metadata(None if reply is None else reply.decode("utf-8", "surrogateescape"))
         except NotJSMessageError:
-            return None  # it was published to the deliver subject
-        stream_seq, self._last = metadata.sequence
+            return True  # it was published to the deliver subject
+        stream_seq, self.last = metadata.sequence
         # A smaller number is a new leader's, or that of a consumer made anew: nothing is missing.
-        if last is None or metadata.num_delivered > 1 or self._last <= last + 1:
-            return None
-        return SequenceMismatchError(last + 1, self._last, stream_seq=stream_seq)
+        if last is not None and metadata.num_delivered <= 1 and self.last > last + 1:
+            self._report(SequenceMismatchError(last + 1, self.last, stream_seq=stream_seq))
+        return True
 
-    def heartbeat(self, block: bytes) -> SequenceMismatchError | None:
+    def heartbeat(self, block: bytes) -> None:
         """ADR-9: a heartbeat says which sequence was delivered last, so a loss shows though nothing follows it."""
         told = header_value(block, b"Nats-Last-Consumer") or b""
-        if not told.isdigit():
-            return None
-        last, self._last = self._last, int(told)
-        if last is None or self._last <= last:
-            return None
-        last_stream = header_value(block, b"Nats-Last-Stream") or b""
-        return SequenceMismatchError(last, self._last, stream_seq=int(last_stream) if last_stream.isdigit() else 0)
+        if told.isdigit():
+            last, self.last = self.last, int(told)
+            if last is not None and self.last > last:
+                stream = header_value(block, b"Nats-Last-Stream") or b""
+                stream_seq = int(stream) if stream.isdigit() else 0
+                self._report(SequenceMismatchError(last, self.last, stream_seq=stream_seq))
 
 
 class PushInbound(Inbound):
@@ -122,18 +117,17 @@ class PushInbound(Inbound):
     def __init__(self, client: ApiClient, subject: str, queue: str | None, limits: PendingLimits) -> None:
         # publish_subject: the server publishes to it.
         wire_queue = None if queue is None else queue_name(queue)
-        super().__init__(client.link, publish_subject(subject), wire_queue, limits.msgs, limits.bytes)
-        self.stream_name = ""
+        super().__init__(client.link, publish_subject(subject), wire_queue, *limits)
+        self.stream_name = self._name = ""
         self.acks = True
         self.items = self.mailbox.items
         self.source: Source = self  # of its messages: acks and items
-        self.inspect: Callable[[RawMessage], bool] | None = self._note_order if queue is None else None
         self.delete_when_empty = False
         self.api = ConsumerApi(client)
-        self._name = ""
         self._turn = threading.RLock()
         self._not_messages = 0  # statuses and marks that were taken
-        self._sequences = Sequences()
+        self._sequences = Sequences(self.link.report)
+        self.inspect: Callable[[RawMessage], bool] | None = self._sequences.message if queue is None else None
         self._flow_answered: bytes | None = None  # the server repeats a request until it is answered
         self._watcher: threading.Thread | None = None  # js-push
         self._wakeup = Wakeup()  # for js-push
@@ -155,7 +149,7 @@ class PushInbound(Inbound):
         Raises what closed the subscription meanwhile: the server denied it, or the connection was closed.
         """
         self.acks = info.config.ack_policy != AckPolicy.NONE
-        self._sequences = Sequences(0 if created else None)
+        self._sequences.last = 0 if created else None
         self.stream_name, self._name = info.stream_name, info.name  # from now on reconnected() leaves a mark
         self._created = created
         if info.config.idle_heartbeat and self.wire_queue is None:
@@ -194,7 +188,7 @@ class PushInbound(Inbound):
     def on_status(self, arrived: ArrivedStatus) -> None:
         self._not_messages += 1
         if arrived is RECONNECTED:
-            self._sequences = Sequences()  # what came in the old session may be lost, or delivered again
+            self._sequences.last = None  # what came in the old session may be lost, or delivered again
             self._flow_answered = None  # the reply may have been lost with the session
             return
         if arrived[0] != self.wire_subject:
@@ -205,8 +199,7 @@ class PushInbound(Inbound):
         elif action is PushAction.HEARTBEAT:
             self._on_heartbeat(block)
             stalled = header_value(block, b"Nats-Consumer-Stalled")
-            # Reject whitespace: a client that can publish to the deliver subject could otherwise inject a protocol
-            # line.
+            # No whitespace: a client that can publish to the deliver subject could else inject a protocol line.
             if stalled and len(stalled.split()) == 1:
                 self._answer_flow_control(stalled)
         elif action is PushAction.RAISE:
@@ -215,16 +208,9 @@ class PushInbound(Inbound):
                 raise error
             self.link.report(error)
 
-    def _note_order(self, raw: RawMessage) -> bool:
-        gap = self._sequences.message(raw[1])
-        if gap is not None:
-            self.link.report(gap)
-        return True
-
     def _on_heartbeat(self, block: bytes) -> None:
-        gap = self._sequences.heartbeat(block) if self.wire_queue is None else None
-        if gap is not None:
-            self.link.report(gap)
+        if self.wire_queue is None:
+            self._sequences.heartbeat(block)
 
     def _answer_flow_control(self, subject: bytes) -> None:
         if subject != self._flow_answered:
@@ -252,8 +238,7 @@ class PushInbound(Inbound):
             if mine:
                 self.api.delete(self.stream_name, self.consumer_name)
         except BaseException:
-            if mine:
-                self._created = True
+            self._created |= mine
             raise
 
     def finish(self, reason: NatsError, *, discard: bool = False) -> None:
@@ -282,11 +267,8 @@ class PushInbound(Inbound):
 
     def reconnected(self) -> None:
         if self._name:
-            self._on_new_session()
+            self.insert(RECONNECTED)  # without it the next message would look like a gap
         self._wakeup.set()
-
-    def _on_new_session(self) -> None:
-        self.insert(RECONNECTED)  # without it the next message would look like a gap
 
     # --- js-push ------------------------------------------------------------------------------------
 
@@ -301,10 +283,7 @@ class PushInbound(Inbound):
             self._wakeup.wait(FOREVER if wait is None else wait)
 
     def _follow_connection(self, clock: HeartbeatClock) -> None:
-        """Silence counts while there is a session, and from its beginning.
-
-        It is judged by arrival: a slow callback is no silence.
-        """
+        """Silence counts from the beginning of a session, and by arrival: a slow callback is no silence."""
         connected = self.link.connected
         losses = self._losses  # read second: the loss of a session is counted before the next one is in use
         if not connected or losses != self._losses_seen:
