@@ -15,7 +15,7 @@ from .api.config import StreamConfig
 from .api.consumer_api import ConsumerApi
 from .api.fields import merged
 from .api.info import AccountInfo, PubAck, StreamInfo
-from .api.publish import Publisher, publish_block
+from .api.publish import publish_and_wait, publish_block
 from .api.publish_async import DEFAULT_MAX_PENDING, AsyncPublisher
 from .api.stream_api import StreamApi
 from .consumers.binding import SubscribeRequest, subscribe
@@ -55,7 +55,6 @@ class JetStream:
         self._streams = StreamApi(self._client)
         self._consumer_api = ConsumerApi(self._client)
         self._consumers = ConsumerManager(self._client)
-        self._publisher = Publisher(link, self._client.timeout)
         self._async_publisher = AsyncPublisher(link, self._client.timeout, publish_async_max_pending)
         # When the context is garbage collected, the thread and the inbox of its publisher must end.
         weakref.finalize(self, self._async_publisher.retire).atexit = False
@@ -102,12 +101,13 @@ class JetStream:
             expected_last_msg_id,
             ttl,
         )
-        return self._publisher.publish(
-            subject,
+        return publish_and_wait(
+            self._client.link,
+            publish_subject(subject),
             payload,
             block,
             has_msg_id=has_msg_id,
-            timeout=timeout,
+            timeout=self._client.timeout if timeout is None else timeout,
             retry_attempts=retry_attempts,
             retry_wait=retry_wait,
         )

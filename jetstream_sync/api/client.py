@@ -17,7 +17,6 @@ from .kinds import bad_answer
 
 DEFAULT_PREFIX = "$JS.API"
 _WILDCARDS = frozenset("*>")
-_NOT_ENABLED = 10076  # the err_code of a server without JetStream
 
 
 class ApiClient:
@@ -49,15 +48,26 @@ class ApiClient:
         """
         subject = self.subject(*tokens)
         raw = self.request_raw(subject, body, timeout)
-        return answer_of(raw, subject)
+        if not raw[3] and is_no_responders(raw[2]):
+            text = f"no reply on {subject}: JetStream is not enabled there (server, account or domain)"
+            raise JetStreamNotEnabledError(503, 10076, text)
+        try:
+            answer = json.loads(raw[3])
+        except (ValueError, RecursionError):
+            raise bad_answer(subject, "JSON", raw[3][:64]) from None
+        if not isinstance(answer, dict):
+            raise bad_answer(subject, "an object", answer)
+        raise_error_of(answer)
+        return answer
 
     def request_raw(
         self, subject: str, body: Mapping[str, Any] | None, timeout: float | timedelta | None = None
     ) -> RawMessage:
         """Send an API request and return its raw reply, which may be an error. Blocks like request()."""
         payload = b"" if body is None else json.dumps(body, separators=(",", ":")).encode()
-        limit = self.timeout if timeout is None else timeout
-        return self.link.request(_request_subject(subject), payload, seconds(limit))
+        # Some requests carry a filter in their subject, which may have wildcards.
+        checked = publish_subject if _WILDCARDS.isdisjoint(subject.split(".")) else subscribe_subject
+        return self.link.request(checked(subject), payload, seconds(self.timeout if timeout is None else timeout))
 
     def pages(self, *tokens: str, key: str, body: Mapping[str, Any] | None = None) -> Iterator[Any]:
         """All items of a paged list. The iterator requests a page when the page before it is used up."""
@@ -69,29 +79,6 @@ class ApiClient:
             offset += len(items)
             if not items or offset >= answer.get("total", 0):
                 return
-
-
-def _request_subject(subject: str) -> bytes:
-    """The subject as bytes, checked. Some requests carry a filter in their subject, which may have wildcards."""
-    return publish_subject(subject) if _WILDCARDS.isdisjoint(subject.split(".")) else subscribe_subject(subject)
-
-
-def answer_of(raw: RawMessage, subject: str) -> dict[str, Any]:
-    """The JSON object of an API reply. Raises the error in the reply, or JetStreamError if it is malformed."""
-    if not raw[3] and is_no_responders(raw[2]):
-        raise JetStreamNotEnabledError(
-            503,
-            _NOT_ENABLED,
-            f"no reply on {subject}: JetStream is not enabled there (server, account or domain)",
-        )
-    try:
-        answer = json.loads(raw[3])
-    except (ValueError, RecursionError):
-        raise bad_answer(subject, "JSON", raw[3][:64]) from None
-    if not isinstance(answer, dict):
-        raise bad_answer(subject, "an object", answer)
-    raise_error_of(answer)
-    return answer
 
 
 def raise_error_of(answer: Mapping[str, Any]) -> None:

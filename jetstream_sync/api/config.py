@@ -352,21 +352,13 @@ class ConsumerConfig(Config):
     """After how many seconds without a pull a pinned client is unpinned. Default 120. Since 2.11."""
 
 
-# --- comparing ------------------------------------------------------------------------------------
-
-_FILTERS = ("filter_subject", "filter_subjects")
-
-
 def differences(asked: ConsumerConfig, actual: ConsumerConfig) -> list[str]:
     """The names of the fields that `asked` sets and `actual` has with another value, in the order of the table.
 
     A field that `asked` leaves unset is not compared, nor is a zero that means the server's default. `ack_policy`
     is never unset, so it is always compared. One filter subject equals a list of that subject.
     """
-    named = [spec.name for spec in fields_of(ConsumerConfig) if _differs(spec, asked, actual)]
-    if _filters(asked) == _filters(actual):
-        named = [name for name in named if name not in _FILTERS]
-    return named
+    return [spec.name for spec in fields_of(ConsumerConfig) if _differs(spec, asked, actual)]
 
 
 def _differs(spec: FieldSpec, asked: ConsumerConfig, actual: ConsumerConfig) -> bool:
@@ -375,6 +367,8 @@ def _differs(spec: FieldSpec, asked: ConsumerConfig, actual: ConsumerConfig) -> 
         return False
     if spec.name == "ack_wait" and asked.backoff:
         return False  # the server sets ack_wait to the first backoff
+    if spec.name in ("filter_subject", "filter_subjects") and _filters(asked) == _filters(actual):
+        return False
     if spec.name == "metadata":
         wanted, found = _own_metadata(wanted), _own_metadata(found or {})
     if found is None:

@@ -42,11 +42,9 @@ class ConsumerApi:
     ) -> ConsumerInfo:
         config = copy.copy(config)
         name = config.name or config.durable_name
-        if name is None:
-            if action == "update":
-                raise ValueError("to update a consumer, give its name")
-            name = next_nuid()
-        config.name = valid_name("consumer", name)
+        if name is None and action == "update":
+            raise ValueError("to update a consumer, give its name")
+        config.name = name = valid_name("consumer", next_nuid() if name is None else name)
         tokens = ["CONSUMER", "CREATE", valid_name("stream", stream), name]
         if config.filter_subject and not config.filter_subjects:
             tokens.append(config.filter_subject)
@@ -79,9 +77,7 @@ class ConsumerApi:
 
     def pause(self, stream: str, name: str, until: datetime | None) -> ConsumerPause:
         """Have the consumer deliver nothing until `until`; None resumes it."""
-        body = None
-        if until is not None:
-            body = {"pause_until": TIMESTAMP.encode(TIMESTAMP.coerce(until, "until"))}
+        body = None if until is None else {"pause_until": TIMESTAMP.encode(TIMESTAMP.coerce(until, "until"))}
         return ConsumerPause.from_wire(self._client.request("CONSUMER", "PAUSE", *_names(stream, name), body=body))
 
     def unpin(self, stream: str, name: str, group: str) -> None:

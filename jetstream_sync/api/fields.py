@@ -22,14 +22,9 @@ _Object = TypeVar("_Object", bound="_WireObject")
 _Config = TypeVar("_Config", bound="Config")
 
 
-# --- the table ------------------------------------------------------------------------------------
-
-
 def described(form: Any, *, key: str = "", since: str = "", zero_is_default: bool = False) -> dict[str, Any]:
-    """The metadata of a field: its form, its JSON name if it differs, the first server version that has it.
-
-    `zero_is_default` marks a number for which the server replaces zero by its default.
-    """
+    """The metadata of a field: its form, its JSON name if it differs, the first server version that has it, and
+    whether the server replaces zero by its default."""
     return {"form": form, "key": key, "since": since, "zero_is_default": zero_is_default}
 
 
@@ -69,8 +64,7 @@ class FieldSpec:
         self.is_object = isinstance(self.kind, Nested)
         # Whether a wire form that is more precise than the Python form is kept, to be sent back.
         self.keeps_exact = self.kind.lossy and issubclass(cls, Config)
-        self.default = _default_of(item)
-        """A function that returns the default; None when the field is required."""
+        self.default = _default_of(item)  # None when the field is required
 
 
 class _Table:
@@ -104,14 +98,12 @@ def fields_of(cls: type[Any]) -> tuple[FieldSpec, ...]:
 
 
 def _default_of(item: dataclasses.Field[Any]) -> Callable[[], Any] | None:
+    """A function that returns the default of a field; None when it has none."""
     if item.default_factory is not dataclasses.MISSING:
         return item.default_factory
     if item.default is not dataclasses.MISSING:
         return lambda: item.default
     return None
-
-
-# --- the objects ----------------------------------------------------------------------------------
 
 
 class _Deferring:
@@ -147,8 +139,7 @@ class _WireObject(_Deferring):
                 else:
                     raise TypeError(f"{name_of_class}() missing a required argument: {name!r}")
             if fields:
-                unknown = next(iter(fields))
-                raise TypeError(f"{name_of_class}() got an unexpected keyword argument {unknown!r}")
+                raise TypeError(f"{name_of_class}() got an unexpected keyword argument {next(iter(fields))!r}")
 
     def __eq__(self, other: object) -> bool:
         if type(other) is not type(self):
@@ -239,10 +230,8 @@ def _restore(cls: type[_Object], values: dict[str, Any]) -> _Object:
 class Info(_WireObject):
     """Data that the server sends. Values are not checked when a field is set."""
 
-    _DEFERS: ClassVar[bool] = True
-    _ENVELOPE: ClassVar[frozenset[str]] = frozenset(
-        {"type", "error", "total", "offset", "limit", "did_create", "success"}
-    )
+    _DEFERS = True
+    _ENVELOPE = frozenset({"type", "error", "total", "offset", "limit", "did_create", "success"})
 
 
 @wire_object
@@ -282,20 +271,14 @@ def _checked(spec: FieldSpec, value: Any) -> Any:
     return spec.default()
 
 
-# --- arguments of calls ---------------------------------------------------------------------------
-
-
 def merged(cls: type[_Config], config: _Config | Mapping[str, Any] | None, fields: Mapping[str, Any]) -> _Config:
     """The config that a caller passed: as an object, as a dict of fields, as keywords, or as a mix of these.
 
     The keywords in `fields` override those of `config`, which is not changed. Raises TypeError for a field that
     does not exist.
     """
-    own_fields = copy.deepcopy(dict(fields))
-    if config is None:
-        return cls(**own_fields)
     if isinstance(config, cls):
-        return dataclasses.replace(copy.deepcopy(config), **own_fields)
-    if isinstance(config, Mapping):
-        return cls(**{**copy.deepcopy(dict(config)), **own_fields})
+        return dataclasses.replace(copy.deepcopy(config), **copy.deepcopy(dict(fields)))
+    if config is None or isinstance(config, Mapping):
+        return cls(**copy.deepcopy({**(config or {}), **fields}))
     raise TypeError(f"expected {cls.__name__}, a dict of its fields, or keywords, not {type(config).__name__}")

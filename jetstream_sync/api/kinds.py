@@ -7,6 +7,7 @@ field. Writing is strict about both, so that a mistake is found before anything 
 from __future__ import annotations
 
 import base64
+import functools
 import re
 from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime, timedelta, timezone
@@ -26,13 +27,9 @@ _LONGEST = _MOST_NANOSECONDS / _NANOSECONDS
 class WireEnum(str, Enum):
     """A choice that the server knows by name. It equals and prints as that string, which may be used instead."""
 
-    def __str__(self) -> str:
-        return str.__str__(self)
-
-    # Before Python 3.12, Enum formats the mixed-in value, since then str(self). Defined here, it is always the
-    # same.
-    def __format__(self, format_spec: str) -> str:
-        return str.__format__(self, format_spec)
+    # Enum's own differ between Python versions.
+    __str__ = str.__str__
+    __format__ = str.__format__  # type: ignore[assignment]
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}.{self.name}"
@@ -51,17 +48,19 @@ def bad_answer(where: str, expected: str, value: object) -> JetStreamError:
     return JetStreamError(f"the server's reply cannot be read: {where} should be {expected}, not {shown}")
 
 
-# --- kinds ----------------------------------------------------------------------------------------
+def at_least(name: str, value: int, least: int) -> int:
+    """`value`, the argument `name` of a call. Raises ValueError unless it is an int of at least `least`."""
+    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+        raise ValueError(f"{name} must be an int of at least {least}: {value!r}")
+    return value
 
 
 class Kind:
     """The kind of a field's value: `coerce` checks the user's value, `encode` writes JSON, `decode` reads JSON."""
 
     json_type: ClassVar[type]
-    # What error messages call that type.
-    expected: ClassVar[str]
-    # Whether the wire form may be more precise than the Python form. It is then kept to be sent back.
-    lossy: bool = False
+    expected: ClassVar[str]  # what error messages call that type
+    lossy: bool = False  # whether the wire form may be more precise than the Python form
 
     def coerce(self, value: Any, where: str) -> Any:
         """`value` in its canonical Python form. Raises TypeError or ValueError, which name the field `where`."""
@@ -84,10 +83,8 @@ class Kind:
         return bool(self.encode(decoded) == value)
 
     def _fits(self, value: object) -> bool:
-        kind = type(value)
-        return kind is self.json_type or (
-            issubclass(kind, self.json_type) and kind is not bool
-        )  # a bool is an int
+        kind = type(value)  # bool is a subclass of int
+        return kind is self.json_type or (issubclass(kind, self.json_type) and kind is not bool)
 
 
 class Flag(Kind):
@@ -117,14 +114,17 @@ class Text(Kind):
     json_type = str
     expected = "a string"
 
-    def __init__(self, check: Callable[[str, str], object] | None = None, *, required: bool = False) -> None:
+    def __init__(self, check: Callable[[str], object] | None = None, *, required: bool = False) -> None:
         self._check = check
         self._required = required
 
     def coerce(self, value: Any, where: str) -> Any:
         super().coerce(value, where)
         if self._check is not None and (value or self._required):
-            self._check(where, value)
+            try:
+                self._check(value)
+            except BadSubjectError as error:
+                raise BadSubjectError(f"{where}: {error}") from None
         return value
 
 
@@ -334,27 +334,15 @@ class MapOf(_Items):
         return {key: decode(item, where) for key, item in super().decode(value, where).items()}
 
 
-def _naming_field(check: Callable[[str], object]) -> Callable[[str, str], None]:
-    """A check of subjects.py; its error also names the field."""
-
-    def checked(where: str, text: str) -> None:
-        try:
-            check(text)
-        except BadSubjectError as error:
-            raise BadSubjectError(f"{where}: {error}") from None
-
-    return checked
-
-
 INT32 = Integer(-(2**31), 2**31 - 1)
 INT64 = Integer(-(2**63), 2**63 - 1)
 UINT64 = Integer(0, 2**64 - 1)
 TEXT = Text()
-NAME = Text(valid_name, required=True)
-SUBJECT = Text(_naming_field(subscribe_subject))
-LITERAL_SUBJECT = Text(_naming_field(publish_subject))
-NONEMPTY_SUBJECT = Text(_naming_field(subscribe_subject), required=True)
-QUEUE = Text(_naming_field(queue_name))
+NAME = Text(functools.partial(valid_name, "name"), required=True)
+SUBJECT = Text(subscribe_subject)
+LITERAL_SUBJECT = Text(publish_subject)
+NONEMPTY_SUBJECT = Text(subscribe_subject, required=True)
+QUEUE = Text(queue_name)
 AGE = Age()
 TIMESTAMP = Timestamp()
 
@@ -381,9 +369,6 @@ def kind_of(form: Any) -> Kind:
     if form in _KINDS:
         return _KINDS[form]
     return Choice(form) if issubclass(form, WireEnum) else Nested(form)
-
-
-# --- durations and times --------------------------------------------------------------------------
 
 
 def nanoseconds(seconds: float) -> int:

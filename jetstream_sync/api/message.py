@@ -18,15 +18,12 @@ from ..protocol.parser import RawMessage
 from .kinds import nanoseconds
 
 ACK_PREFIX = b"$JS.ACK."
-
 ACK = b"+ACK"
 NAK = b"-NAK"
 TERM = b"+TERM"
 IN_PROGRESS = b"+WPI"
 
-# Of an unsigned 64-bit integer.
-_MAX_DIGITS = 20
-
+_MAX_DIGITS = 20  # of an unsigned 64-bit integer
 _EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 
 
@@ -68,9 +65,8 @@ def parse_metadata(reply: str | None) -> Metadata:
     if not all(number.isdecimal() and number.isascii() and len(number) <= _MAX_DIGITS for number in numbers):
         raise NotJSMessageError(f"malformed JetStream reply subject: {reply!r}")
     delivered, stream_seq, consumer_seq, timestamp, pending = map(int, numbers)
-    return Metadata(
-        stream, consumer, domain, SequencePair(stream_seq, consumer_seq), delivered, pending, timestamp
-    )
+    sequence = SequencePair(stream_seq, consumer_seq)
+    return Metadata(stream, consumer, domain, sequence, delivered, pending, timestamp)
 
 
 class Source(Protocol):
@@ -141,17 +137,11 @@ class JetStreamMessage(Message):
     def nak(self, delay: float | timedelta | None = None) -> None:
         """Not processed: deliver again, at once or after `delay` seconds."""
         wait = seconds(delay, "delay")
-        if not self._done:
-            body = NAK if wait is None else NAK + b' {"delay":%d}' % nanoseconds(wait)
-            self._send(body)
-            self._done = True
+        self._send_terminal(NAK if wait is None else NAK + b' {"delay":%d}' % nanoseconds(wait))
 
     def term(self, reason: str | None = None) -> None:
         """Never deliver again, though it was not processed; `reason` goes into the server's advisory."""
-        body = TERM if not reason else TERM + b" " + _checked_reason(reason)
-        if not self._done:
-            self._send(body)
-            self._done = True
+        self._send_terminal(TERM if not reason else TERM + b" " + _checked_reason(reason))
 
     def in_progress(self) -> None:
         """Still at work: start the consumer's ack_wait anew."""
@@ -172,6 +162,11 @@ class JetStreamMessage(Message):
         if raw[3]:
             raise NatsError(f"the server did not take the ack: {raw[3][:256].decode('utf-8', 'replace')}")
         self._done = True
+
+    def _send_terminal(self, body: bytes) -> None:
+        if not self._done:
+            self._send(body)
+            self._done = True
 
     def _send(self, body: bytes) -> None:
         link, reply = self._where()

@@ -25,7 +25,6 @@ REPLACED_FIELDS = ("_condition", "_state", "_result", "_exception", "_waiters", 
 USED_METHODS = ("_invoke_callbacks",)
 _PENDING = "PENDING"
 _FINISHED = "FINISHED"
-
 _making_condition = allocate_lock()
 
 
@@ -100,8 +99,7 @@ class PubAckFuture(Future[PubAck]):
             for waiter in self._waiters:  # of concurrent.futures.wait and as_completed
                 self._read()
                 (waiter.add_result if self._exception is None else waiter.add_exception)(self)
-            callbacks = bool(self._done_callbacks)
-        if callbacks:
+        if self._done_callbacks:  # none can be added any more
             self._publisher.submit(self._invoke_callbacks)  # type: ignore[attr-defined]
 
     def result(self, timeout: float | None = None) -> PubAck:
@@ -144,10 +142,10 @@ class PubAckFuture(Future[PubAck]):
 
     def _wait(self, timeout: float | None) -> None:
         self._publisher.flush()
-        deadline = None if timeout is None else time.monotonic() + timeout
+        ends_at = time.monotonic() + (FOREVER if timeout is None else timeout)
         with self._condition:
             while self._state == _PENDING:
-                left = FOREVER if deadline is None else deadline - time.monotonic()
+                left = ends_at - time.monotonic()
                 if left <= 0:
                     raise concurrent.futures.TimeoutError()
                 self._condition.wait(min(left, FOREVER, WAIT_SLICE))

@@ -20,7 +20,6 @@ from __future__ import annotations
 import time
 from _thread import allocate_lock
 from collections.abc import Callable, Iterable
-from datetime import timedelta
 from typing import Any
 
 from .._deadline import Deadline, seconds
@@ -30,11 +29,11 @@ from ..net.link import Link
 from ..net.requests import ReplyInbox
 from ..protocol.headers import is_no_responders
 from ..protocol.parser import RawMessage
+from .kinds import at_least
 from .pub_ack_future import PubAckFuture, complete_all
-from .publish import checked_retries
+from .publish import Duration
 
 DEFAULT_MAX_PENDING = 4000
-
 _NEVER = float("inf")  # on the monotonic clock
 
 
@@ -68,9 +67,9 @@ class AsyncPublisher(ReplyInbox[PubAckFuture]):
         block: bytes | None,
         *,
         has_msg_id: bool,
-        timeout: float | timedelta | None,
+        timeout: Duration | None,
         retry_attempts: int,
-        retry_wait: float | timedelta,
+        retry_wait: Duration,
     ) -> PubAckFuture:
         """Send a message. Blocks while the window is full, up to `timeout`."""
         limit = self._timeout if timeout is None else seconds(timeout) or 0.0
@@ -79,7 +78,7 @@ class AsyncPublisher(ReplyInbox[PubAckFuture]):
             retry_wait if type(retry_wait) is float and retry_wait >= 0.0 else seconds(retry_wait, "retry_wait")
         )
         if type(retry_attempts) is not int or retry_attempts < 0:
-            checked_retries(retry_attempts)
+            at_least("retry_attempts", retry_attempts, 0)
         if not self._ready:
             self._get_ready()
         link = self._link

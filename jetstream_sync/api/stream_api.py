@@ -6,7 +6,7 @@ request per page. All raise what `ApiClient.request` raises, and BadSubjectError
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any
 
 from ..errors import JetStreamError, MessageNotFoundError, StreamNotFoundError, api_error
@@ -16,9 +16,7 @@ from ..protocol.subjects import subscribe_subject, valid_name
 from .client import ApiClient
 from .config import StreamConfig
 from .info import RawStreamMsg, StreamInfo
-from .kinds import parse_time
-
-_NO_MESSAGE_FOUND = 10037
+from .kinds import at_least, parse_time
 
 # The first of the headers that Direct Get adds after the message's own headers.
 _DIRECT_HEADERS = b"\r\nNats-Stream: "
@@ -56,23 +54,18 @@ class StreamApi:
         stream = valid_name("stream", name)
         answer = self._client.request("STREAM", "INFO", stream, body=body or None)
         info = StreamInfo.from_wire(answer)
-        if subjects_filter is not None:
-            self._remaining_subjects(stream, body, answer, info)
-        return info
-
-    def _remaining_subjects(
-        self, stream: str, body: dict[str, Any], answer: Mapping[str, Any], info: StreamInfo
-    ) -> None:
-        subjects = info.state.subjects or {}
-        info.state.subjects = subjects
+        if subjects_filter is None:
+            return info
+        subjects = info.state.subjects
         offset = len(subjects)
         while offset < answer.get("total", 0):
             answer = self._client.request("STREAM", "INFO", stream, body={**body, "offset": offset})
             page = StreamInfo.from_wire(answer).state.subjects
             if not page:
-                return  # subjects were removed between two pages
+                break  # subjects were removed between two pages
             subjects.update(page)
             offset += len(page)  # not len(subjects): new subjects may shift an earlier one into this page
+        return info
 
     def delete(self, name: str) -> None:
         """Delete a stream with its messages. Raises StreamNotFoundError when there is none of that name."""
@@ -101,15 +94,15 @@ class StreamApi:
             raise ValueError("give sequence or keep, not both")
         body = _given(
             filter=_subject(subject),
-            seq=None if sequence is None else _at_least("sequence", sequence, 1),
-            keep=None if keep is None else _at_least("keep", keep, 0),
+            seq=None if sequence is None else at_least("sequence", sequence, 1),
+            keep=None if keep is None else at_least("keep", keep, 0),
         )
         answer = self._client.request("STREAM", "PURGE", valid_name("stream", name), body=body or None)
         return int(answer.get("purged", 0))
 
     def delete_message(self, name: str, seq: int, *, erase: bool) -> None:
         """Delete a message; see `Stream.delete_message`."""
-        body = _given(seq=_at_least("seq", seq, 1), no_erase=None if erase else True)
+        body = _given(seq=at_least("seq", seq, 1), no_erase=None if erase else True)
         self._client.request("STREAM", "MSG", "DELETE", valid_name("stream", name), body=body)
 
     def get_message(
@@ -140,7 +133,7 @@ class StreamApi:
         if status is None:
             raise JetStreamError("the server's Direct Get reply cannot be read: subject or sequence is missing")
         if status.code == 404:
-            raise MessageNotFoundError(404, _NO_MESSAGE_FOUND, status.description or "no message found")
+            raise MessageNotFoundError(404, 10037, status.description or "no message found")
         if status.code == 503:
             return self._leader_get(stream, body)  # no replica serves Direct Get at the moment
         raise api_error(status.code, 0, status.description)
@@ -153,7 +146,7 @@ def _get_body(seq: int | None, last_by_subject: str | None, next_by_subject: str
         return {"last_by_subj": _subject(last_by_subject)}
     if seq is None and next_by_subject is None:
         raise ValueError("give seq, last_by_subject or next_by_subject")
-    checked_seq = None if seq is None else _at_least("seq", seq, 1)
+    checked_seq = None if seq is None else at_least("seq", seq, 1)
     return _given(seq=checked_seq, next_by_subj=_subject(next_by_subject))
 
 
@@ -166,12 +159,6 @@ def _subject(subject: str | None) -> str | None:
     if subject is not None:
         subscribe_subject(subject)
     return subject
-
-
-def _at_least(name: str, value: int, least: int) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or value < least:
-        raise ValueError(f"{name} must be an int of at least {least}: {value!r}")
-    return value
 
 
 def _direct_message(raw: RawMessage) -> RawStreamMsg | None:

@@ -19,7 +19,6 @@ import time
 from _thread import allocate_lock
 from collections.abc import Callable
 from datetime import timedelta
-from types import TracebackType
 from typing import Any
 
 from .._deadline import Deadline
@@ -95,9 +94,7 @@ class ConsumeContext:
     def __enter__(self) -> ConsumeContext:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: Any) -> None:
         if self._feed.link.forked:
             return
         self._feed.end(SubscriptionClosedError("the consume was stopped"), discard=True)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from types import TracebackType
+from typing import Any
 
 from .._deadline import Deadline
 from .._threads import Mailbox, Slot
@@ -138,9 +138,7 @@ class MessageBatch:
     def __enter__(self) -> MessageBatch:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: Any) -> None:
         self.close()
 
 

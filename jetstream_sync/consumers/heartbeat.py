@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-__all__ = ["PULL_FACTOR", "PUSH_FACTOR", "HeartbeatClock"]
-
 PULL_FACTOR = 2  # ADR-37: two heartbeats missed
 PUSH_FACTOR = 3  # ADR-15: nothing for three intervals
 
@@ -21,12 +19,10 @@ class HeartbeatClock:
     Not thread-safe: the caller holds the owner's lock. Nothing here blocks.
     """
 
-    __slots__ = ("_clock", "_deadline", "_heard", "_paused", "window")
-
     def __init__(self, interval: float, factor: int = PULL_FACTOR, *, clock: Callable[[], float]) -> None:
         self.window = interval * factor
         self._clock = clock
-        self._paused = False
+        self.paused = False
         self._heard = clock()
         self._deadline = self._heard + self.window
 
@@ -40,18 +36,14 @@ class HeartbeatClock:
 
     def pause(self) -> None:
         """No alarm until `resume()`. Idempotent."""
-        self._paused = True
+        self.paused = True
 
     def resume(self) -> None:
         """End a pause: the silence counts from now. Without a pause, nothing changes."""
-        if self._paused:
-            self._paused = False
+        if self.paused:
+            self.paused = False
             self._heard = self._clock()
             self._deadline = self._heard + self.window
-
-    @property
-    def paused(self) -> bool:
-        return self._paused
 
     @property
     def silence(self) -> float:
@@ -60,14 +52,14 @@ class HeartbeatClock:
 
     def remaining(self) -> float | None:
         """Seconds until the next alarm, never negative; None while paused."""
-        if self._paused:
+        if self.paused:
             return None
         return max(0.0, self._deadline - self._clock())
 
     def due(self) -> bool:
         """Whether to raise the alarm now. After True, the next alarm is due one window later."""
         now = self._clock()
-        if self._paused or now < self._deadline:
+        if self.paused or now < self._deadline:
             return False
         self._deadline = now + self.window
         return True

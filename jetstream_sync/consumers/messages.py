@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Iterator
 from datetime import timedelta
-from types import TracebackType
+from typing import Any
 
 from .._deadline import Deadline
 from .._threads import detached
@@ -26,6 +27,7 @@ class StreamFeed:
 
     def __init__(self, endless: Endless) -> None:
         self.endless = endless
+        endless.user = weakref.ref(self)
         self.link = endless.link
         self.sized = endless.sized
         self.inspect = endless.inspect
@@ -130,16 +132,7 @@ class MessageStream:
     def __enter__(self) -> MessageStream:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: Any) -> None:
         if not self._endless.link.forked:
             self._endless.end(SubscriptionClosedError("the message stream was stopped"), discard=True)
             self._endless.join(JOIN_SECONDS)
-
-
-def start_messages(endless: Endless) -> MessageStream:
-    """Start a feed and return what users take its messages from."""
-    stream = MessageStream(endless)  # first: interrupted after the start, it is dropped, which ends the feed
-    endless.start()
-    return stream

@@ -260,6 +260,7 @@ class Generation(Refill):
         self._owner.end(error)
 
     def look(self) -> float:
+        self._owner.end_if_dropped()
         if self._owner.ended is not None:
             self.end(self._owner.ended)  # a signal handler raised in the call that was to do this
         return super().look()

@@ -80,7 +80,6 @@ _NO_PRIORITY = Priority()
 @lru_cache(maxsize=64)  # most pulls of a program say the same, and hashing takes a third of the time
 def pull_body(
     batch: int,
-    *,
     expires_ns: int = 0,
     max_bytes: int = 0,
     heartbeat_ns: int = 0,
@@ -126,7 +125,6 @@ class FetchOptions(NamedTuple):
     def make(
         cls,
         max_messages: int | None = None,
-        *,
         max_bytes: int | None = None,
         expires: Duration = 5.0,
         idle_heartbeat: Duration | None = None,
@@ -149,7 +147,7 @@ class FetchOptions(NamedTuple):
         expires_ns = _nanoseconds(expires, "expires")
         if expires_ns < 1:
             raise ValueError("expires must be more than 0 s; use fetch_nowait to take only what is there")
-        return cls(batch, max_bytes, expires_ns, _fetch_heartbeat(idle_heartbeat, expires_ns), False, priority)
+        return cls(batch, max_bytes, expires_ns, _heartbeat(idle_heartbeat, expires_ns), False, priority)
 
     @property
     def expires(self) -> float:
@@ -164,15 +162,7 @@ class FetchOptions(NamedTuple):
     def body(self, pin_id: str | None = None) -> bytes:
         """The request's JSON."""
         batch, max_bytes, expires_ns, heartbeat_ns, no_wait, priority = self
-        return pull_body(
-            batch,
-            expires_ns=expires_ns,
-            max_bytes=max_bytes or 0,
-            heartbeat_ns=heartbeat_ns,
-            no_wait=no_wait,
-            priority=priority,
-            pin_id=pin_id,
-        )
+        return pull_body(batch, expires_ns, max_bytes or 0, heartbeat_ns, no_wait, priority, pin_id)
 
 
 class ConsumeOptions(NamedTuple):
@@ -192,7 +182,6 @@ class ConsumeOptions(NamedTuple):
     @classmethod
     def make(
         cls,
-        *,
         max_messages: int | None = None,
         max_bytes: int | None = None,
         expires: Duration = 30.0,
@@ -222,7 +211,7 @@ class ConsumeOptions(NamedTuple):
             _threshold(threshold_messages, "messages", max_messages),
             _threshold(threshold_bytes, "bytes", max_bytes),
             expires_ns,
-            _consume_heartbeat(idle_heartbeat, expires_ns),
+            _heartbeat(idle_heartbeat, expires_ns, of_consume=True),
             priority,
         )
 
@@ -238,14 +227,7 @@ class ConsumeOptions(NamedTuple):
 
     def body(self, batch: int, max_bytes: int, pin_id: str | None = None) -> bytes:
         """The JSON of one of its pulls (`PullState.take_pull` says how much to ask for)."""
-        return pull_body(
-            batch,
-            expires_ns=self.expires_ns,
-            max_bytes=max_bytes,
-            heartbeat_ns=self.heartbeat_ns,
-            priority=self.priority,
-            pin_id=pin_id,
-        )
+        return pull_body(batch, self.expires_ns, max_bytes, self.heartbeat_ns, False, self.priority, pin_id)
 
 
 def _integer(value: int | None, name: str, low: int, high: int = _INT64_MAX) -> None:
@@ -267,28 +249,16 @@ def _nanoseconds(value: Duration, name: str) -> int:
     return round(duration * _SECOND)
 
 
-def _fetch_heartbeat(heartbeat: Duration | None, expires_ns: int) -> int:
+def _heartbeat(heartbeat: Duration | None, expires_ns: int, *, of_consume: bool = False) -> int:
     if heartbeat is None:
-        return min(expires_ns // 2, _MAX_HEARTBEAT) if expires_ns > _FETCH_HEARTBEAT_FROM else 0
+        return min(expires_ns // 2, _MAX_HEARTBEAT) if of_consume or expires_ns > _FETCH_HEARTBEAT_FROM else 0
     heartbeat_ns = _nanoseconds(heartbeat, "idle_heartbeat")
-    _refuse_over_half(heartbeat_ns, expires_ns)
-    return heartbeat_ns
-
-
-def _consume_heartbeat(heartbeat: Duration | None, expires_ns: int) -> int:
-    if heartbeat is None:
-        return min(expires_ns // 2, _MAX_HEARTBEAT)
-    heartbeat_ns = _nanoseconds(heartbeat, "idle_heartbeat")
-    if not _MIN_CONSUME_HEARTBEAT <= heartbeat_ns <= _MAX_HEARTBEAT:
+    if of_consume and not _MIN_CONSUME_HEARTBEAT <= heartbeat_ns <= _MAX_HEARTBEAT:
         raise ValueError(f"idle_heartbeat must be from 0.5 s to 30 s: {heartbeat}")
-    _refuse_over_half(heartbeat_ns, expires_ns)
-    return heartbeat_ns
-
-
-def _refuse_over_half(heartbeat_ns: int, expires_ns: int) -> None:
     if 2 * heartbeat_ns > expires_ns:
         asked, most = heartbeat_ns / _SECOND, expires_ns / 2 / _SECOND
         raise ValueError(f"idle_heartbeat must be at most half of expires ({most} s): {asked} s")
+    return heartbeat_ns
 
 
 def _threshold(threshold: int | None, unit: str, limit: int | None) -> int | None:

@@ -43,8 +43,6 @@ from typing import NamedTuple
 from .pull_options import BATCH_FOR_BYTES, ConsumeOptions, client_grace
 from .status import Ends, Kind, Pending, Rule
 
-__all__ = ["Backoff", "PullAmount", "PullState"]
-
 
 class PullAmount(NamedTuple):
     """What the next pull request asks for; max_bytes 0 means no limit."""
@@ -64,22 +62,6 @@ class _Asked(NamedTuple):
 
 class PullState:
     """The pending count of a consume, and the pull to send next. The module says which thread may call what."""
-
-    __slots__ = (
-        "_asked",
-        "_base",
-        "_by_bytes",
-        "_due_at",
-        "_expires",
-        "_given_back",
-        "_grace",
-        "_limit",
-        "_processed",
-        "_pulls",
-        "_settled",
-        "_threshold",
-        "_too_small",
-    )
 
     def __init__(self, options: ConsumeOptions) -> None:
         self._by_bytes = options.max_bytes is not None
@@ -263,8 +245,6 @@ class Backoff:
     0.5 s, then 1 s each time: never more than 5 pulls in a second. A delivered message resets this, but pulls
     after a refusal stay 0.25 s apart.
     """
-
-    __slots__ = ("_last", "_next", "_refusals")
 
     FIRST = 0.25
     MOST = 1.0  # a cluster elects a leader within seconds: a longer wait would only prolong the outage

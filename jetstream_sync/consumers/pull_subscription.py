@@ -9,10 +9,10 @@ it.
 from __future__ import annotations
 
 from datetime import timedelta
-from types import TracebackType
+from typing import Any
 
 from .._deadline import Deadline, seconds
-from .._threads import Slot
+from .._threads import Slot, Waiters
 from ..api.client import ApiClient
 from ..api.consumer_api import ConsumerApi
 from ..api.info import ConsumerInfo
@@ -25,7 +25,6 @@ from .pull import ArrivedStatus, Pull, PullTarget
 from .pull_options import FetchOptions, pull_body
 from .status import FetchAction, Kind, classify, to_error
 from .take import loop
-from .turn import Turn
 
 # ADR-13: the server's expiry lies this far before the client's timeout, or a tenth of it for short ones.
 MARGIN = 0.1
@@ -48,7 +47,8 @@ class PullSubscription:
         self._target = PullTarget(client, found.info)
         self._created = found.created
         self._closed = False
-        self._turn = Turn()
+        self._turn: dict[str, object] = {}  # "holder": an object of the try that has the turn; atomic operations
+        self._waiting = Waiters()
         self._single = _SinglePull(self._target)  # replaced by the thread that has the turn
 
     @property
@@ -110,9 +110,7 @@ class PullSubscription:
     def __enter__(self) -> PullSubscription:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: Any) -> None:
         if self._link.forked:
             return
         try:
@@ -130,8 +128,8 @@ class PullSubscription:
     def _try_single(self, deadline: Deadline) -> JetStreamMessage | None:
         """The next message if there is one now. ADR-13: over the wildcard inbox, without a SUB of its own."""
         me = object()
-        try:
-            if not self._turn.take(me, deadline):
+        try:  # the turn is taken inside: a signal handler may raise as soon as it is
+            if not self._waiting.wait_until(lambda: self._turn.setdefault("holder", me) is me, deadline):
                 raise TimeoutError("no message came in time: other single fetches were under way")
             if self._single.broken or self._single.ended:
                 self._single = _SinglePull(self._target)
@@ -144,12 +142,13 @@ class PullSubscription:
                 raise
 
     def _end_turn(self, me: object) -> None:
-        if self._turn.is_held_by(me):
+        if self._turn.get("holder") is me:
             # Given up without a reply, or with an unusual one: what still comes must not be taken for another's.
             # Or unsubscribed, perhaps before the pull was subscribed.
             if self._single.asked or self._closed:
                 self._single.end()
-            self._turn.give_back(me)
+            self._turn.clear()
+        self._waiting.wake_all()
 
 
 class _SinglePull(Pull):

@@ -290,6 +290,7 @@ class Refill(Endless):
 
     def look(self) -> float:
         """Do what is due; returns after how many seconds to look again unless woken up before."""
+        self.end_if_dropped()
         silence = self._missed_heartbeat()
         if silence is not None:
             self.report(MissedHeartbeatError(silence))

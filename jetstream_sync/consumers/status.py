@@ -16,20 +16,6 @@ from typing import NamedTuple
 from ..errors import ConsumerDeletedError, ConsumerIsPushError, NatsError, NoRespondersError, PullError
 from ..protocol.headers import Status, header_value, status_of
 
-__all__ = [
-    "ConsumeAction",
-    "Ends",
-    "FetchAction",
-    "Kind",
-    "Pending",
-    "PushAction",
-    "Rule",
-    "classify",
-    "pending_of",
-    "read_status",
-    "to_error",
-]
-
 
 class Kind(Enum):
     """The kind of a status. Texts that differ only in a detail have the same kind."""
@@ -107,12 +93,17 @@ class Rule(NamedTuple):
     kind: Kind
     fetch: FetchAction
     consume: ConsumeAction
-    push: PushAction
-    pull_subscription: FetchAction
     ends: Ends
+    push: PushAction = PushAction.RAISE
     backs_off: bool = False  # a consume waits before it pulls again, so that it never becomes a busy loop
     drops_pin: bool = False  # the pin id that the client has stored is no longer valid
     hint: str = ""  # what the user can do; part of the error text
+
+    @property
+    def pull_subscription(self) -> FetchAction:
+        """For a pull subscription: as for a fetch, but a pull that ran out of time must not be empty."""
+        ran_out = self.kind in (Kind.REQUEST_TIMEOUT, Kind.INTEREST_EXPIRED)
+        return FetchAction.END_ERROR_IF_EMPTY if ran_out else self.fetch
 
 
 class Pending(NamedTuple):
@@ -124,112 +115,71 @@ class Pending(NamedTuple):
 
 _F, _C, _P = FetchAction, ConsumeAction, PushAction
 
-_HEARTBEAT = Rule(Kind.HEARTBEAT, _F.IGNORE, _C.IGNORE, _P.HEARTBEAT, _F.IGNORE, Ends.NONE)
-_BAD_REQUEST = Rule(Kind.BAD_REQUEST, _F.ERROR, _C.ERROR, _P.RAISE, _F.ERROR, Ends.NEWEST, backs_off=True)
-_NO_MESSAGES = Rule(
-    Kind.NO_MESSAGES, _F.END, _C.SILENT, _P.SWALLOW, _F.END, Ends.OLDEST, backs_off=True
-)  # backs off, because a no_wait pull, the only one to get it, ends at once
-_REQUEST_TIMEOUT = Rule(Kind.REQUEST_TIMEOUT, _F.END, _C.SILENT, _P.SWALLOW, _F.END_ERROR_IF_EMPTY, Ends.OLDEST)
-_API_LEVEL = Rule(Kind.API_LEVEL, _F.ERROR, _C.TERMINAL, _P.RAISE, _F.ERROR, Ends.NEWEST)
+_UNKNOWN = Rule(Kind.UNKNOWN, _F.ERROR, _C.ERROR, Ends.NEWEST, backs_off=True)
 # Another client is pinned now: the server serves no pull with the old pin id.
-_WRONG_PIN = Rule(Kind.WRONG_PIN, _F.END, _C.SILENT, _P.RAISE, _F.END, Ends.ALL, backs_off=True, drops_pin=True)
-# 503: no server is subscribed to the pulls of this consumer. Waiting pulls are only in the memory of the leader,
-# so the earlier pulls are lost with it.
-_NO_RESPONDERS = Rule(
-    Kind.NO_RESPONDERS,
-    _F.ERROR,
-    _C.WARN,
-    _P.RAISE,
-    _F.ERROR,
-    Ends.ALL,
-    backs_off=True,
-    hint="JetStream, or this consumer, is not there (an election may be under way)",
-)
-_UNKNOWN = Rule(Kind.UNKNOWN, _F.ERROR, _C.ERROR, _P.RAISE, _F.ERROR, Ends.NEWEST, backs_off=True)
+_WRONG_PIN = Rule(Kind.WRONG_PIN, _F.END, _C.SILENT, Ends.ALL, backs_off=True, drops_pin=True)
 
 
 def _limit(kind: Kind, hint: str) -> Rule:
     """The row for a pull that exceeds a limit of the consumer, which the server refuses on arrival."""
-    return Rule(kind, _F.ERROR, _C.WARN, _P.RAISE, _F.ERROR, Ends.NEWEST, backs_off=True, hint=hint)
-
-
-def _terminal(kind: Kind, ends: Ends) -> Rule:
-    return Rule(kind, _F.ERROR, _C.TERMINAL, _P.RAISE, _F.ERROR, ends)
+    return Rule(kind, _F.ERROR, _C.WARN, Ends.NEWEST, backs_off=True, hint=hint)
 
 
 def _leader_gone(kind: Kind, ends: Ends) -> Rule:
-    return Rule(
-        kind,
-        _F.END_ERROR_IF_EMPTY,
-        _C.WARN,
-        _P.RAISE,
-        _F.END_ERROR_IF_EMPTY,
-        ends,
-        backs_off=True,
-        hint="try again",
-    )
+    return Rule(kind, _F.END_ERROR_IF_EMPTY, _C.WARN, ends, backs_off=True, hint="try again")
 
 
-# For each code: the known texts with their rows, and the row for any other text. The texts are in lower case,
-# tried in this order, and matched anywhere in the server's text, which may have details around them.
-_TABLE: dict[int, tuple[tuple[tuple[str, Rule], ...], Rule]] = {
-    100: (
-        (("flowcontrol", Rule(Kind.FLOW_CONTROL, _F.IGNORE, _C.IGNORE, _P.FLOW, _F.IGNORE, Ends.NONE)),),
-        _HEARTBEAT,
-    ),
-    400: ((), _BAD_REQUEST),
-    404: ((), _NO_MESSAGES),
-    408: (
-        (
-            (
-                "requests pending",
-                Rule(Kind.REQUESTS_PENDING, _F.END, _C.SILENT, _P.SWALLOW, _F.END, Ends.NEWEST, backs_off=True),
-            ),
-            (
-                "interest expired",
-                Rule(Kind.INTEREST_EXPIRED, _F.END, _C.SILENT, _P.SWALLOW, _F.END_ERROR_IF_EMPTY, Ends.OLDEST),
-            ),
+# For each code: texts and their rows. The texts are in lower case, tried in this order, and matched anywhere in
+# the server's text, which may have details around them. The empty text matches every other one.
+_TABLE: dict[int, dict[str, Rule]] = {
+    100: {
+        "flowcontrol": Rule(Kind.FLOW_CONTROL, _F.IGNORE, _C.IGNORE, Ends.NONE, _P.FLOW),
+        "": Rule(Kind.HEARTBEAT, _F.IGNORE, _C.IGNORE, Ends.NONE, _P.HEARTBEAT),
+    },
+    400: {"": _UNKNOWN._replace(kind=Kind.BAD_REQUEST)},
+    # Backs off, because a no_wait pull, the only one to get it, ends at once.
+    404: {"": Rule(Kind.NO_MESSAGES, _F.END, _C.SILENT, Ends.OLDEST, _P.SWALLOW, backs_off=True)},
+    408: {
+        "requests pending": Rule(
+            Kind.REQUESTS_PENDING, _F.END, _C.SILENT, Ends.NEWEST, _P.SWALLOW, backs_off=True
         ),
-        _REQUEST_TIMEOUT,
-    ),
-    409: (
-        (
-            ("batch completed", Rule(Kind.BATCH_COMPLETED, _F.END, _C.SILENT, _P.RAISE, _F.END, Ends.OLDEST)),
-            (
-                "message size exceeds",
-                Rule(
-                    Kind.SIZE_EXCEEDS,
-                    _F.END_ERROR_IF_EMPTY,
-                    _C.SILENT_IF_DELIVERED,
-                    _P.RAISE,
-                    _F.END_ERROR_IF_EMPTY,
-                    Ends.OLDEST,
-                    hint="the next message is larger than max_bytes: raise it",
-                ),
-            ),
-            # The server sends one status for all pulls with the same reply subject.
-            ("leadership change", _leader_gone(Kind.LEADERSHIP_CHANGE, Ends.ALL)),
-            ("server shutdown", _leader_gone(Kind.SERVER_SHUTDOWN, Ends.OLDEST)),
-            ("maxrequestbatch", _limit(Kind.MAX_REQUEST_BATCH, "ask for fewer messages (max_messages)")),
-            ("maxrequestexpires", _limit(Kind.MAX_REQUEST_EXPIRES, "ask for a shorter expires")),
-            ("maxrequestmaxbytes", _limit(Kind.MAX_REQUEST_MAX_BYTES, "ask for fewer bytes (max_bytes)")),
-            (
-                "maxwaiting",
-                _limit(Kind.MAX_WAITING, "too many pulls wait on this consumer (its max_waiting)"),
-            ),
-            ("consumer deleted", _terminal(Kind.CONSUMER_DELETED, Ends.ALL)),
-            ("push based", _terminal(Kind.CONSUMER_IS_PUSH, Ends.ALL)),
+        "interest expired": Rule(Kind.INTEREST_EXPIRED, _F.END, _C.SILENT, Ends.OLDEST, _P.SWALLOW),
+        "": Rule(Kind.REQUEST_TIMEOUT, _F.END, _C.SILENT, Ends.OLDEST, _P.SWALLOW),
+    },
+    409: {
+        "batch completed": Rule(Kind.BATCH_COMPLETED, _F.END, _C.SILENT, Ends.OLDEST),
+        "message size exceeds": Rule(
+            Kind.SIZE_EXCEEDS,
+            _F.END_ERROR_IF_EMPTY,
+            _C.SILENT_IF_DELIVERED,
+            Ends.OLDEST,
+            hint="the next message is larger than max_bytes: raise it",
         ),
-        _UNKNOWN,
-    ),
-    412: ((), _API_LEVEL),
-    423: (
-        (("mismatch", _WRONG_PIN._replace(kind=Kind.PIN_MISMATCH, ends=Ends.NEWEST)),),
-        _WRONG_PIN,
-    ),
-    503: ((), _NO_RESPONDERS),
+        # The server sends one status for all pulls with the same reply subject.
+        "leadership change": _leader_gone(Kind.LEADERSHIP_CHANGE, Ends.ALL),
+        "server shutdown": _leader_gone(Kind.SERVER_SHUTDOWN, Ends.OLDEST),
+        "maxrequestbatch": _limit(Kind.MAX_REQUEST_BATCH, "ask for fewer messages (max_messages)"),
+        "maxrequestexpires": _limit(Kind.MAX_REQUEST_EXPIRES, "ask for a shorter expires"),
+        "maxrequestmaxbytes": _limit(Kind.MAX_REQUEST_MAX_BYTES, "ask for fewer bytes (max_bytes)"),
+        "maxwaiting": _limit(Kind.MAX_WAITING, "too many pulls wait on this consumer (its max_waiting)"),
+        "consumer deleted": Rule(Kind.CONSUMER_DELETED, _F.ERROR, _C.TERMINAL, Ends.ALL),
+        "push based": Rule(Kind.CONSUMER_IS_PUSH, _F.ERROR, _C.TERMINAL, Ends.ALL),
+    },
+    412: {"": Rule(Kind.API_LEVEL, _F.ERROR, _C.TERMINAL, Ends.NEWEST)},
+    423: {"mismatch": _WRONG_PIN._replace(kind=Kind.PIN_MISMATCH, ends=Ends.NEWEST), "": _WRONG_PIN},
+    # No server is subscribed to the pulls of this consumer. Waiting pulls are only in the memory of the leader, so
+    # the earlier pulls are lost with it.
+    503: {
+        "": Rule(
+            Kind.NO_RESPONDERS,
+            _F.ERROR,
+            _C.WARN,
+            Ends.ALL,
+            backs_off=True,
+            hint="JetStream, or this consumer, is not there (an election may be under way)",
+        )
+    },
 }
-_OTHER_CODE: tuple[tuple[tuple[str, Rule], ...], Rule] = ((), _UNKNOWN)
 
 _ERRORS: dict[Kind, type[PullError]] = {
     Kind.CONSUMER_DELETED: ConsumerDeletedError,
@@ -238,14 +188,12 @@ _ERRORS: dict[Kind, type[PullError]] = {
 
 
 def classify(status: Status) -> Rule:
-    """The row for a status: that of its text, else that of its code, else UNKNOWN."""
-    known, default = _TABLE.get(status.code, _OTHER_CODE)
-    if known:
-        text = status.description.lower()
-        for part, rule in known:
-            if part in text:
-                return rule
-    return default
+    """The row for a status: that of its code and text, else UNKNOWN."""
+    text = status.description.lower()
+    for part, rule in _TABLE.get(status.code, {}).items():
+        if part in text:
+            return rule
+    return _UNKNOWN
 
 
 def to_error(status: Status, subject: str = "", what: str = "pull request failed") -> NatsError:
@@ -261,26 +209,16 @@ def to_error(status: Status, subject: str = "", what: str = "pull request failed
 
 def pending_of(block: bytes) -> Pending:
     """The `Nats-Pending-*` headers of a status, never negative; None where one is missing or not a number."""
-    return Pending(
-        _natural(header_value(block, b"Nats-Pending-Messages")),
-        _natural(header_value(block, b"Nats-Pending-Bytes")),
-    )
+    return Pending(_natural(block, b"Nats-Pending-Messages"), _natural(block, b"Nats-Pending-Bytes"))
 
 
-# An int64 has 19 digits. int() would raise for thousands of digits, and accept underscores.
-_MAX_DIGITS = 20
-
-
-def _natural(value: bytes | None) -> int | None:
-    if value is None:
+def _natural(block: bytes, name: bytes) -> int | None:
+    value = (header_value(block, name) or b"").strip()
+    digits = value.removeprefix(b"-")
+    # int() would accept underscores, and raise for thousands of digits; an int64 has 19.
+    if not digits.isdigit() or len(digits) > 20:
         return None
-    digits = value.strip()
-    negative = digits[:1] == b"-"
-    if negative:
-        digits = digits[1:]
-    if not digits.isdigit() or len(digits) > _MAX_DIGITS:
-        return None
-    return 0 if negative else int(digits)  # some servers send negative numbers
+    return max(0, int(value))  # some servers send negative numbers
 
 
 def read_status(subject: bytes, reply: bytes | None, block: bytes, inbox: bytes) -> Status | None:

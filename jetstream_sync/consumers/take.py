@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import weakref
 from _thread import get_ident
 from abc import abstractmethod
 from collections import deque
@@ -76,6 +77,7 @@ class Endless(Feed):
     on_error: Callable[[Any], Any] | None
     ended: NatsError | None = None  # why it is over; SubscriptionClosedError after stop() or drain()
     draining: NatsError | None = None  # drain() was called, and why: no further pull
+    user: weakref.ref[object] | None = None  # when this is gone, the feed ends
 
     @abstractmethod
     def start(self) -> None:
@@ -102,6 +104,11 @@ class Endless(Feed):
 
     def left(self, count: int, size: int) -> None:
         return  # the next wait() finds out what was not accounted for
+
+    def end_if_dropped(self) -> None:
+        """For threads of the feed: a finalizer can be lost to a signal handler that raises in it."""
+        if self.user is not None and self.user() is None and self.ended is None:
+            self.end(SubscriptionClosedError("the message stream was dropped"), discard=True)
 
     def report(self, error: BaseException) -> None:
         """Tell on_error, on the connection's callback thread, or the log."""

@@ -32,8 +32,6 @@ SignatureCallback = Callable[[bytes], bytes | bytearray | str]
 _T = TypeVar("_T")
 _Fields = Callable[[str | None], dict[str, str]]
 """The fields of CONNECT, for the nonce that the server sent."""
-_Identity = tuple[str, _Fields]
-"""What repr() calls it, and its fields."""
 
 # Credentials are a few KiB. A path to something else (a device, a disk image) is not read to its end.
 _MAX_FILE_SIZE = 1 << 20
@@ -71,14 +69,30 @@ class Authenticator:
         user_jwt_cb: UserJwtCallback | None = None,
         signature_cb: SignatureCallback | None = None,
     ) -> None:
-        self._identities: list[_Identity] = []  # repr() needs it, even if one of the next lines raises
+        self._identities: dict[str, _Fields] = {}  # by what repr() calls them
         plain = _plain_identity(user, password, token)
-        signed = _signed_identity(user_credentials, nkeys_seed, nkeys_seed_str, user_jwt_cb, signature_cb)
-        self._identities = [identity for identity in (signed, plain) if identity is not None]
+        given = {
+            "user_credentials": user_credentials is not None,
+            "nkeys_seed": nkeys_seed is not None,
+            "nkeys_seed_str": nkeys_seed_str is not None,
+            "user_jwt_cb/signature_cb": user_jwt_cb is not None or signature_cb is not None,
+        }
+        names = [name for name, is_given in given.items() if is_given]
+        if len(names) > 1:
+            raise ValueError(f"{' and '.join(names)} contradict each other: give one of them")
+        if user_credentials is not None:
+            self._identities["credentials file"] = _from_credentials(user_credentials)
+        elif nkeys_seed is not None:
+            self._identities["nkey seed file"] = _from_seed_file(nkeys_seed)
+        elif nkeys_seed_str is not None:
+            self._identities["nkey seed"] = _from_seed(nkeys_seed_str)
+        elif names:
+            self._identities["JWT callback"] = _from_callbacks(user_jwt_cb, signature_cb)
+        if plain is not None:
+            self._identities["user/password" if token is None else "token"] = plain
 
     def __repr__(self) -> str:
-        kinds = [kind for kind, _ in self._identities]
-        return f"Authenticator({', '.join(kinds) or 'none'})"
+        return f"Authenticator({', '.join(self._identities) or 'none'})"
 
     def __reduce__(self) -> NoReturn:
         raise TypeError("an Authenticator holds secrets and cannot be pickled; connect where it is needed")
@@ -92,7 +106,7 @@ class Authenticator:
         callable fails or returns something else than documented, and when the server sent no nonce to sign.
         """
         fields: dict[str, str] = {}
-        for _, fields_for in self._identities:
+        for fields_for in self._identities.values():
             fields |= fields_for(nonce)
         if self._identities:
             return fields
@@ -106,7 +120,7 @@ class Authenticator:
 # --- plain identities ---------------------------------------------------------------------------
 
 
-def _plain_identity(user: Secret | None, password: Secret | None, token: Secret | None) -> _Identity | None:
+def _plain_identity(user: Secret | None, password: Secret | None, token: Secret | None) -> _Fields | None:
     if token is not None and (user is not None or password is not None):
         raise ValueError("token and user/password contradict each other: give one of them")
     if password is not None and user is None:
@@ -121,7 +135,7 @@ def _plain_identity(user: Secret | None, password: Secret | None, token: Secret 
     def plain_fields(_nonce: str | None) -> dict[str, str]:
         return {field: _ask_secret(option, secret) for field, (option, secret) in secrets.items()}
 
-    return ("user/password" if token is None else "token", plain_fields) if secrets else None
+    return plain_fields if secrets else None
 
 
 def _checked_secret(option: str, secret: Secret) -> Secret:
@@ -152,31 +166,6 @@ def _ask(option: str, callback: Callable[..., _T], *args: bytes) -> _T:
 
 
 # --- signed identities --------------------------------------------------------------------------
-
-
-def _signed_identity(
-    user_credentials: Credentials | None,
-    nkeys_seed: _PathLike | None,
-    nkeys_seed_str: str | None,
-    user_jwt_cb: UserJwtCallback | None,
-    signature_cb: SignatureCallback | None,
-) -> _Identity | None:
-    given = {
-        "user_credentials": user_credentials is not None,
-        "nkeys_seed": nkeys_seed is not None,
-        "nkeys_seed_str": nkeys_seed_str is not None,
-        "user_jwt_cb/signature_cb": user_jwt_cb is not None or signature_cb is not None,
-    }
-    names = [name for name, is_given in given.items() if is_given]
-    if len(names) > 1:
-        raise ValueError(f"{' and '.join(names)} contradict each other: give one of them")
-    if user_credentials is not None:
-        return "credentials file", _from_credentials(user_credentials)
-    if nkeys_seed is not None:
-        return "nkey seed file", _from_seed_file(nkeys_seed)
-    if nkeys_seed_str is not None:
-        return "nkey seed", _from_seed(nkeys_seed_str)
-    return ("JWT callback", _from_callbacks(user_jwt_cb, signature_cb)) if names else None
 
 
 def _from_credentials(credentials: Credentials) -> _Fields:
@@ -273,7 +262,7 @@ def _returned_signature(value: object) -> bytes:
 
 
 def _from_files(load: Callable[[], _T], fields_of: Callable[[_T, str | None], dict[str, str]]) -> _Fields:
-    """Fields of what `load` reads: now, to check it, and again at each connect, where it fails as authorization."""
+    """The fields of what `load` reads. It is read now, to check it, and again at each connect."""
 
     def fields(nonce: str | None) -> dict[str, str]:
         try:

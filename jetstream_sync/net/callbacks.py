@@ -1,8 +1,4 @@
-"""The thread on which a connection's user callbacks run.
-
-js-callbacks is started by the first event that has a callback, and owns nothing but its mailbox. It blocks in the
-mailbox and in user code. It ends when the mailbox is closed (after `closed_cb`, the last event) and empty.
-"""
+"""js-callbacks, the thread on which the user's callbacks run. It ends after `closed_cb`, the last of them."""
 
 from __future__ import annotations
 

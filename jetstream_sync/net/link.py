@@ -6,9 +6,6 @@ has the tables of all threads and locks.
 `lost`, `opened`, `shut_down` and `open` must each be one step, so there is one lock for status, session, routing
 and pings. Outbox's lock and those of mailboxes may be taken inside it. Decide under the lock, act after
 releasing it: no user code, no socket call, no start of a thread and no wait under it.
-
-connect() starts js-reader while the first server prepares its INFO. The reader waits for the end of connect() and
-then starts js-writer: neither connect() nor the reading of what the server says meanwhile has to wait for that.
 """
 
 from __future__ import annotations
@@ -42,7 +39,7 @@ from .dialer import Dialer
 from .handshake import Session
 from .options import Options
 from .outbox import DetachedTransport, Outbox
-from .pings import Pings, fail_waiters
+from .pings import Pings
 from .reader import Reader
 from .receiver import JOIN_SECONDS, Receiver
 from .requests import ReplyWaiter, Requests
@@ -158,6 +155,7 @@ class Link:
     def first_session(self) -> Session | None:
         """Reader thread, at first: wait for the end of connect(). Returns its session; None when there is none."""
         self._opening.acquire()
+        # Here, so that neither connect() nor the reading of what the server says meanwhile waits for the start.
         try:
             self._writer_thread = spawn("writer", self._run_writer)
         except RuntimeError as error:  # no thread to be had: better closed than without a writer
@@ -227,7 +225,8 @@ class Link:
         transport.close()
         failure = ConnectionLostError(f"the connection was lost: {error}")
         self.requests.fail(requests, failure)
-        fail_waiters(pings, failure)
+        for waiter in pings:
+            waiter.complete(None, failure)
         for receiver in receivers:
             receiver.disconnected()
         if self.options.error_cb is None:
@@ -272,7 +271,8 @@ class Link:
             transport.abort()
             self.outbox.close()
             self.requests.closed(closed)
-            fail_waiters(pings, closed)
+            for waiter in pings:
+                waiter.complete(None, closed)
             for receiver in receivers:
                 receiver.closed(closed)
             if session is not None:

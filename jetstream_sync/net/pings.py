@@ -8,10 +8,9 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 
 from .._deadline import FOREVER
-from ..errors import NatsError
 from .requests import ReplyWaiter
 
 
@@ -31,10 +30,10 @@ class Pings:
         self._unanswered = 0  # by any PONG
         self._next_at = self._clock() + self._interval
 
-    def take_waiters(self) -> deque[ReplyWaiter | None]:
-        """The session ended: all that wait for a PONG that cannot come any more."""
+    def take_waiters(self) -> list[ReplyWaiter]:
+        """The session ended: the threads that wait for a PONG which cannot come any more."""
         waiters, self.waiters = self.waiters, deque()
-        return waiters
+        return [waiter for waiter in waiters if waiter is not None]
 
     def pong(self) -> ReplyWaiter | None:
         """A PONG came. Returns who waits for it, if a thread does."""
@@ -58,10 +57,3 @@ class Pings:
     def stale(self) -> bool:
         """Whether more PINGs than may be are unanswered, the one that is due among them."""
         return self._unanswered > self._most
-
-
-def fail_waiters(waiters: Iterable[ReplyWaiter | None], error: NatsError) -> None:
-    """Wake the threads that wait for PONGs which cannot come any more."""
-    for waiter in waiters:
-        if waiter is not None:
-            waiter.complete(None, error)

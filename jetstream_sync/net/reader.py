@@ -1,8 +1,7 @@
 """The reader thread: receive, parse, deliver; and when the session breaks, get another.
 
-It lives as long as the connection. It ends when the status is CLOSED, which it sees because close() breaks the
-socket it may be receiving from and interrupts the dialer it may be waiting in. It runs no user code and never
-waits for a receiver: mailboxes drop what exceeds their limits.
+It ends when the status is CLOSED: shut_down() breaks the socket and interrupts the dialer. It runs no user code
+and never waits for a receiver: mailboxes drop what exceeds their limits.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
-"""Request and reply over one shared inbox.
+"""Request and reply over one wildcard subscription `<inbox>.*`, with a reply subject for each request.
 
-All requests of a connection share one wildcard subscription `<inbox>.*`. Each has a reply subject of its own
-below it, by which its reply is found. A waiting request is one bare lock: the reader thread stores the reply and
-releases the lock, which is the cheapest way to wake a thread in CPython.
+A waiting request is one bare lock: the reader thread stores the reply and releases the lock, which is the cheapest
+way to wake a thread in CPython.
 
 `pending` is a plain dict: setting, popping and listing it are atomic in CPython. A thread that pops an entry
 completes it, so each is completed once.

@@ -1,9 +1,8 @@
 """The byte pipe to one server, encrypted. Imported only when TLS is wanted: loading OpenSSL is a good part of the
 time that importing the library takes.
 
-TLS runs over memory buffers instead of `ssl.SSLSocket`: one OpenSSL object must not be used by two threads at
-once, and a blocking `SSLSocket.recv` in the reader would either race with a sender or shut it out. Here the wire
-below is read and written without a lock, and only the in-memory step takes one.
+TLS runs over memory buffers: one OpenSSL object must not be used by two threads at once, and a blocking
+`SSLSocket.recv` in the reader would either race with a sender or shut it out.
 
 Signals: a handler may raise in the sending thread between any two instructions. What it interrupts must neither be
 lost nor sent twice, for a missing or repeated record ends the session. A message passes through four places:
@@ -99,12 +98,10 @@ class TLSTransport:
                 self._ended = True
             except ssl.SSLWantReadError:
                 pass
-            except (ssl.SSLEOFError, ssl.SSLZeroReturnError):
+            except ssl.SSLError as error:
                 self._ended = True
-            except ssl.SSLError:
-                if not chunks:
+                if not chunks and not isinstance(error, (ssl.SSLEOFError, ssl.SSLZeroReturnError)):
                     raise
-                self._ended = True
         return b"".join(chunks)
 
     def flush_now(self) -> bool:

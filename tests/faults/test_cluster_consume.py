@@ -9,9 +9,10 @@ import pytest
 
 import jetstream_sync
 from jetstream_sync import Connection, Consumer
-from jetstream_sync.errors import NatsError, PullError
-from jetstream_sync.testing import LocalCluster, LocalServer
+from jetstream_sync.errors import PullError
+from jetstream_sync.testing import LocalCluster
 from tests.faults.test_consume_faults import Publisher, Reader, assert_nothing_lost
+from tests.support.clusters import leader_of, step_down
 from tests.support.eventually import eventually
 
 FLOWS_WITHIN = 3.0
@@ -35,32 +36,6 @@ def replicated(nc: Connection) -> Consumer:
     consumer = js.create_consumer("S", durable_name="C", ack_wait=3)
     eventually(lambda: consumer.get_info().cluster is not None, 10.0)
     return consumer
-
-
-def step_down(nc: Connection, what: str) -> None:
-    subject = "STREAM.LEADER.STEPDOWN.S" if what == "stream" else "CONSUMER.LEADER.STEPDOWN.S.C"
-
-    def accepted() -> bool:
-        try:
-            return b'"success":true' in nc.request(f"$JS.API.{subject}", b"", timeout=2).data.replace(b" ", b"")
-        except NatsError:
-            return False  # an election is under way
-
-    eventually(accepted, 10.0, f"the {what} leader steps down")
-
-
-def leader_of(consumer: Consumer, cluster: LocalCluster) -> LocalServer:
-    def find() -> LocalServer | None:
-        try:
-            info = consumer.get_info()
-        except NatsError:
-            return None
-        name = info.cluster.leader if info.cluster is not None else None
-        return next((node for node in cluster.nodes if node.name == name), None)
-
-    found = eventually(find, 15.0, "the consumer has a leader")
-    assert found is not None
-    return found
 
 
 def assert_flows_after(publisher: Publisher, reader: Reader, since: float) -> None:
@@ -92,7 +67,7 @@ def ride_out_step_downs(cluster: LocalCluster, nc: Connection, steps: list[str],
         eventually(lambda: reader.count > 20, 10.0)
         for what in steps:
             start = time.monotonic()
-            step_down(nc, what)
+            step_down(nc, "S", "C" if what == "consumer" else "")
             assert_flows_after(publisher, reader, time.monotonic())
             eventually(lambda start=start: time.monotonic() >= start + every, every + 1)
         publisher.close()
@@ -106,7 +81,7 @@ def test_step_down_ends_an_empty_fetch_with_the_servers_reason(nats_cluster: Loc
     batch = consumer.fetch(1, expires=15)
     eventually(lambda: consumer.get_info().num_waiting == 1)
     start = time.monotonic()
-    step_down(nc, "consumer")
+    step_down(nc, "S", "C")
     with pytest.raises(PullError, match="Leadership Change"):
         list(batch)
     assert time.monotonic() - start < 5
@@ -119,7 +94,7 @@ def test_killed_leader_is_ridden_out(nats_cluster: LocalCluster, nc: Connection)
     consuming = consumer.consume(reader, expires=4, idle_heartbeat=1, on_error=lambda _: None)
     with Publisher(nats_cluster.urls, 100) as publisher, consuming as context:
         eventually(lambda: reader.count > 20, 10.0)
-        leader = leader_of(consumer, nats_cluster)
+        leader = leader_of(nats_cluster, consumer)
         leader.kill()
         before = reader.count
         eventually(lambda: reader.count > before + 50, 25.0)

@@ -20,7 +20,9 @@ from jetstream_sync import (
 )
 from jetstream_sync.testing import LocalCluster, LocalServer
 from jetstream_sync.testing.proxy import FaultProxy
+from tests.support.clusters import leader_of, step_down
 from tests.support.eventually import eventually
+from tests.support.ordered import publish
 from tests.support.threads import thread_names
 from tests.support.watchdog import InThread, under_watchdog
 
@@ -126,11 +128,6 @@ def assert_ordered(seen: list[int], total: int, what: str = "") -> None:
 
 def take(messages: MessageStream, count: int, timeout: float = 10) -> list[int]:
     return [int(messages.next(timeout=timeout).data) for _ in range(count)]
-
-
-def publish(js: JetStream, first: int, last: int, subject: str = "s.x") -> None:
-    for number in range(first, last + 1):
-        js.publish(subject, b"%d" % number)
 
 
 def delete_consumers(js: JetStream) -> None:
@@ -298,27 +295,12 @@ def test_ordered_consumer_made_while_disconnected_works_after_the_reconnect(
     messages.stop()
 
 
-def step_down(js: JetStream, nc: Connection) -> None:
-    """Have the stream elect another leader."""
-
-    def another_leader() -> bool:
-        try:
-            leader = js.get_stream("S").info.cluster.leader  # type: ignore[union-attr]
-        except NatsError:
-            return False
-        return bool(leader) and leader != before
-
-    before = js.get_stream("S").info.cluster.leader  # type: ignore[union-attr]
-    nc.request("$JS.API.STREAM.LEADER.STEPDOWN.S", timeout=5)
-    eventually(another_leader, timeout=15)
-
-
 def test_leader_changes_and_the_loss_of_a_node_in_a_cluster(nats_cluster: LocalCluster) -> None:
     """Three step-downs of the stream's leader, then the death of the node that has the consumer."""
     total = 600
     with jetstream_sync.connect(nats_cluster.urls, reconnect_time_wait=0.05) as nc:
         js = nc.jetstream()
-        js.create_stream(name="S", subjects=["s.>"], storage="file", num_replicas=3)
+        stream = js.create_stream(name="S", subjects=["s.>"], storage="file", num_replicas=3)
         ordered = js.ordered_consumer("S")
         seen: list[int] = []
         errors: list[Exception] = []
@@ -331,7 +313,9 @@ def test_leader_changes_and_the_loss_of_a_node_in_a_cluster(nats_cluster: LocalC
             publisher = Publisher(nats_cluster.urls, total, rate=100)
             for mark in (50, 150, 250):
                 publisher.reached(mark)
-                step_down(js, nc)
+                leader = leader_of(nats_cluster, stream)
+                step_down(nc, "S")
+                eventually(lambda old=leader: leader_of(nats_cluster, stream) is not old, timeout=15)
             publisher.reached(350)
             home = ordered.get_info().cluster.leader  # type: ignore[union-attr]
             node = next(node for node in nats_cluster.nodes if node.name == home)

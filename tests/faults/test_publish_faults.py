@@ -25,6 +25,7 @@ from jetstream_sync import (
     connect,
 )
 from jetstream_sync.testing import LocalCluster, LocalServer
+from tests.support.clusters import leader_of
 from tests.support.eventually import eventually
 from tests.support.watchdog import InThread
 
@@ -164,18 +165,6 @@ def test_stopped_server_fails_publishes_at_their_timeout_and_close_is_quick(serv
 # --- cluster ----------------------------------------------------------------------------------------------
 
 
-def leader_of(cluster: LocalCluster, nc: Connection, stream: str) -> LocalServer:
-    def find() -> LocalServer | None:
-        try:
-            info = nc.jetstream(timeout=1).get_stream(stream).info
-        except NatsError:
-            return None
-        name = info.cluster.leader if info.cluster else ""
-        return next((node for node in cluster.nodes if node.name == name), None)
-
-    return eventually(find, timeout=20)  # type: ignore[return-value]
-
-
 class Publishing:
     """Publishes numbered payloads with ids one at a time, from now on until told to stop."""
 
@@ -211,8 +200,8 @@ def test_leader_killed_under_publish_with_ids(nats_cluster: LocalCluster) -> Non
     gets "no responders".
     """
     with connect(nats_cluster.urls) as nc:
-        nc.jetstream(timeout=20).create_stream(name="R3", subjects=["r.>"], num_replicas=3)
-        leader = leader_of(nats_cluster, nc, "R3")
+        stream = nc.jetstream(timeout=20).create_stream(name="R3", subjects=["r.>"], num_replicas=3)
+        leader = leader_of(nats_cluster, stream)
     others = [node.url for node in nats_cluster.nodes if node is not leader]
     options = {"dont_randomize": True, "reconnect_time_wait": 0.05, "error_cb": lambda error: None}
     with connect([leader.url, *others], **options) as near, connect(others, **options) as far:

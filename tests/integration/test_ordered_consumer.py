@@ -26,7 +26,8 @@ from jetstream_sync import (
 from jetstream_sync.consumers.chain import Chain
 from jetstream_sync.testing import LocalServer
 from tests.support.eventually import eventually
-from tests.support.ordered import consumers, publish, sequences, take, upto
+from tests.support.observer import consumers
+from tests.support.ordered import publish, sequences, take, upto
 
 # --- the six methods ----------------------------------------------------------------------------------
 
@@ -171,6 +172,8 @@ def test_arguments_that_make_no_sense_are_refused_at_once(js: JetStream, nc: Con
     ordered = js.ordered_consumer("S")
     with pytest.raises(ValueError, match="max_workers"):
         ordered.consume(print, max_workers=2)
+    with pytest.raises(TypeError, match="priority groups"):
+        ordered.next(group="A")
     with pytest.raises(TypeError, match="callback"):
         ordered.consume("print")  # type: ignore[arg-type]
     with pytest.raises(TypeError, match="on_error"):

@@ -9,6 +9,7 @@ import pytest
 
 from jetstream_sync import Connection, JetStream, connect
 from jetstream_sync.errors import APIError, NoStreamResponseError, PermissionsError, TimeoutError
+from jetstream_sync.net.connection import link_of
 from jetstream_sync.protocol import commands
 from jetstream_sync.spark.bulk import BulkPublisher, Frames
 from jetstream_sync.spark.outgoing import with_id
@@ -32,7 +33,7 @@ def frames(publisher: BulkPublisher, first: int, count: int, size: int) -> Frame
 def publish(
     nc: Connection, count: int, *, size: int = 10, timeout: float = 20.0, cut_every: int = 0, window: int = 500
 ) -> BulkPublisher:
-    publisher = BulkPublisher(nc, timeout, window)
+    publisher = BulkPublisher(link_of(nc), timeout, window)
     step = cut_every or 100
     try:
         for first in range(0, count, step):
@@ -98,7 +99,7 @@ def test_small_windows(nc: Connection, js: JetStream, window: int) -> None:
     """No more than the window is on its way, however small it is."""
     js.create_stream(name="S", subjects=["s.>"], storage="memory")
     most = 0
-    publisher = BulkPublisher(nc, 20.0, window)
+    publisher = BulkPublisher(link_of(nc), 20.0, window)
     send = publisher._send
 
     def counted(run: bytes | memoryview) -> None:

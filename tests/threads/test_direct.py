@@ -29,7 +29,7 @@ from jetstream_sync.net.direct import DirectReceive
 from jetstream_sync.testing import LocalServer, PeerConnection, ScriptedPeer
 from tests.support.eventually import eventually
 from tests.support.forks import in_child
-from tests.support.interrupts import Codes, InterruptAt
+from tests.support.interrupts import Code, InterruptAt
 from tests.support.platforms import needs_fork_hooks
 from tests.support.signals import handler_of
 from tests.support.watchdog import InThread
@@ -429,16 +429,14 @@ def test_threads_that_come_and_go(nc: Connection, nats_server: LocalServer) -> N
 # --- signals --------------------------------------------------------------------------------------------
 
 
-EXCHANGE = Codes(
-    (
-        requests.Requests.request,
-        DirectReceive.exchange,
-        DirectReceive.receive,
-        DirectReceive._leave,
-        _threads.Wakeup.set,
-        direct.DirectPhase.receive,
-        direct.DirectPhase.accept,
-    )
+EXCHANGE = Code(
+    requests.Requests.request,
+    DirectReceive.exchange,
+    DirectReceive.receive,
+    DirectReceive._leave,
+    _threads.Wakeup.set,
+    direct.DirectPhase.receive,
+    direct.DirectPhase.accept,
 )
 
 

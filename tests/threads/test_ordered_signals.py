@@ -8,7 +8,7 @@ import pytest
 
 from jetstream_sync import JetStream, OrderedConsumer, Stream
 from jetstream_sync.consumers import chain, fetch, messages, ordered, ordered_feed, take
-from tests.support.everywhere import everywhere
+from tests.support.interrupts import everywhere
 from tests.support.ordered import publish, upto
 from tests.support.watchdog import InThread
 

@@ -16,6 +16,7 @@ from jetstream_sync.errors import ConnectionClosedError, OutboundBufferLimitErro
 from jetstream_sync.net.outbox import COALESCE_BYTES, HIGH_WATER, Outbox
 from jetstream_sync.net.transport import PlainTransport
 from tests.support.eventually import eventually
+from tests.support.pipes import Pipe
 
 pytestmark = pytest.mark.usefixtures("eager_switching")
 
@@ -43,28 +44,9 @@ class CountingTransport(PlainTransport):
         super().close()
 
 
-class Pipe:
-    """A transport and the other end of it."""
-
-    def __init__(self, kind: type[CountingTransport] = CountingTransport) -> None:
-        ours, self.peer = socket.socketpair()
-        ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 2048)
-        self.peer.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2048)
-        self.transport = kind(ours)
-        self.received = bytearray()
-
-    def read_all(self, pause: float = 0.0) -> None:
-        """Read slowly until the other side is closed."""
-        rng = random.Random(1)
-        while data := self.peer.recv(rng.choice((1, 100, 3000))):
-            self.received += data
-            if pause and rng.random() < 0.05:
-                time.sleep(pause)
-
-    def start_reading(self, pause: float = 0.0) -> threading.Thread:
-        thread = threading.Thread(target=self.read_all, args=(pause,), daemon=True)
-        thread.start()
-        return thread
+def pipe_of(kind: type[CountingTransport] = CountingTransport) -> Pipe:
+    """A pipe with tiny buffers."""
+    return Pipe(kind, size=2048)
 
 
 def serve(outbox: Outbox) -> None:
@@ -124,7 +106,7 @@ def start_publishers(outbox: Outbox, threads: int, count: int) -> list[threading
 @pytest.mark.parametrize("pause", [0.0, 0.001])
 def test_frames_are_whole_and_in_order(outbox: Outbox, pause: float) -> None:
     """Frames of many threads through a tiny socket: none broken, none lost, each thread's order kept."""
-    pipe = Pipe()
+    pipe = pipe_of()
     outbox.attach(pipe.transport, b"")
     reader = pipe.start_reading(pause)
     for thread in start_publishers(outbox, 6, 250):
@@ -150,7 +132,7 @@ def test_detach_and_attach_in_the_middle(outbox: Outbox) -> None:
     publishers: list[threading.Thread] = []
     rng = random.Random(5)
     while not publishers or any(thread.is_alive() for thread in publishers):
-        pipes.append(Pipe())
+        pipes.append(pipe_of())
         readers.append(pipes[-1].start_reading())
         outbox.attach(pipes[-1].transport, b"")
         outbox.flush()
@@ -176,7 +158,7 @@ def test_only_lasting_frames_survive_a_disconnect(outbox: Outbox) -> None:
     outbox.publish(b"<kept 1>", 1)
     outbox.publish(b"<request>", 1, keep=False)
     outbox.control(b"<dropped: there is no connection>")
-    pipe = Pipe()
+    pipe = pipe_of()
     withdrawn = b"<withdrawn>"
     outbox.publish(withdrawn, 1, keep=False)
     assert outbox.withdraw(withdrawn)
@@ -187,7 +169,7 @@ def test_only_lasting_frames_survive_a_disconnect(outbox: Outbox) -> None:
     outbox.control(b"<command>")
     drop(outbox)
     outbox.publish(b"<kept 2>", 1)
-    again = Pipe()
+    again = pipe_of()
     outbox.attach(again.transport, b"")
     outbox.flush()
     assert again.peer.recv(1000) == b"<kept 2>"
@@ -197,13 +179,13 @@ def test_only_lasting_frames_survive_a_disconnect(outbox: Outbox) -> None:
 
 def test_frames_behind_a_stuck_socket_survive_its_loss(outbox: Outbox) -> None:
     """What was still queued behind a socket that took no more is sent on the next one, except the ephemeral."""
-    pipe = Pipe()
+    pipe = pipe_of()
     outbox.attach(pipe.transport, b"")
     outbox.publish(b"<" + b"x" * 100_000 + b">", 1)  # the writer thread hangs in it from here
     outbox.publish(b"<behind>", 1)
     outbox.publish(b"<request>", 1, keep=False)
     drop(outbox)
-    again = Pipe()
+    again = pipe_of()
     outbox.attach(again.transport, b"")
     outbox.flush()
     assert again.peer.recv(1000) == b"<behind>"
@@ -215,7 +197,7 @@ def test_frames_behind_a_stuck_socket_survive_its_loss(outbox: Outbox) -> None:
 @pytest.mark.parametrize("how", ["detach", "close"])
 def test_wait_for_room_ends_with_the_connection(outbox: Outbox, how: str) -> None:
     """Publishers that wait for room are all released when the connection goes; a closed outbox tells them so."""
-    pipe = Pipe()
+    pipe = pipe_of()
     outbox.attach(pipe.transport, b"")
     while not outbox.congested:
         outbox.publish(bytes(100_000), 1)
@@ -247,7 +229,7 @@ def test_wait_for_room_ends_with_the_connection(outbox: Outbox, how: str) -> Non
 
 def test_wait_for_room_ends_when_the_peer_reads(outbox: Outbox) -> None:
     """Room comes back as soon as the other side takes what is queued."""
-    pipe = Pipe()
+    pipe = pipe_of()
     outbox.attach(pipe.transport, b"")
     while not outbox.congested:
         outbox.publish(bytes(HIGH_WATER // 2), 1)
@@ -261,7 +243,7 @@ def test_wait_for_room_ends_when_the_peer_reads(outbox: Outbox) -> None:
 
 def test_gathered_frames_leave_soon(outbox: Outbox) -> None:
     """A frame that may wait for company leaves by itself within a moment, and at once when enough came."""
-    pipe = Pipe()
+    pipe = pipe_of()
     pipe.peer.settimeout(2)
     outbox.attach(pipe.transport, b"")
     for number in range(50):
@@ -293,7 +275,7 @@ def test_limits_while_disconnected() -> None:
 
 def test_broken_pipe_is_left_to_the_reader(outbox: Outbox) -> None:
     """A send that fails raises nothing in the publisher; its transport is closed once, by detach()."""
-    pipe = Pipe()
+    pipe = pipe_of()
     outbox.attach(pipe.transport, b"")
     pipe.peer.close()
     for _ in range(3):
@@ -305,14 +287,14 @@ def test_broken_pipe_is_left_to_the_reader(outbox: Outbox) -> None:
 
 def test_frames_published_behind_a_broken_pipe_wait_for_the_next_connection(outbox: Outbox) -> None:
     """Once a send has failed nothing more is thrown after it, though the reader has not noticed yet."""
-    pipe = Pipe()
+    pipe = pipe_of()
     outbox.attach(pipe.transport, b"")
     pipe.peer.close()
     outbox.publish(b"<lost>", 1)
     outbox.publish(b"<kept 1>", 1)
     outbox.publish(b"<kept 2>", 1)
     drop(outbox)
-    again = Pipe()
+    again = pipe_of()
     outbox.attach(again.transport, b"")
     outbox.flush()
     assert again.peer.recv(1000) == b"<kept 1><kept 2>"
@@ -322,13 +304,13 @@ def test_frames_published_behind_a_broken_pipe_wait_for_the_next_connection(outb
 def test_timeout_of_a_signal_handler_reaches_the_publisher(outbox: Outbox) -> None:
     """TimeoutError is an OSError, too; raised by a handler in the midst of a send it is not the socket's."""
 
-    class Interrupted(CountingTransport):
+    class AlarmingTransport(CountingTransport):
         def flush_now(self) -> bool:
             if self.outgoing == b"<frame>" and threading.current_thread() is threading.main_thread():
                 raise TimeoutError("the user's own alarm")
             return super().flush_now()
 
-    pipe = Pipe(Interrupted)
+    pipe = pipe_of(AlarmingTransport)
     outbox.attach(pipe.transport, b"")
     with pytest.raises(TimeoutError, match="own alarm"):
         outbox.publish(b"<frame>", 1)

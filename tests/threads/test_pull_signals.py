@@ -18,17 +18,16 @@ from jetstream_sync.consumers import (
     pull_subscription,
     refill,
     take,
-    turn,
 )
 from tests.support.consuming import receivers
 from tests.support.eventually import eventually
-from tests.support.everywhere import everywhere
+from tests.support.interrupts import everywhere
 from tests.support.observer import fill, stream_and_consumer
 from tests.support.threads import library_threads
 from tests.support.watchdog import InThread
 
 KINDS = ("js-refill", "js-consume", "js-progress", "js-drain", "js-check")
-MODULES = (consume, consumer, fetch, messages, pull, pull_subscription, refill, take, turn)
+MODULES = (consume, consumer, fetch, messages, pull, pull_subscription, refill, take)
 
 
 @pytest.fixture

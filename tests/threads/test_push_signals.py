@@ -7,7 +7,7 @@ import pytest
 from jetstream_sync import JetStream
 from jetstream_sync.consumers import push, take
 from jetstream_sync.net import subscription
-from tests.support.everywhere import everywhere
+from tests.support.interrupts import everywhere
 from tests.support.observer import fill
 from tests.support.watchdog import InThread
 

@@ -18,14 +18,15 @@ from jetstream_sync.net.tls import TLSTransport
 from jetstream_sync.net.transport import PlainTransport
 from tests.support.certs import CertKit
 from tests.support.eventually import eventually
-from tests.support.interrupts import Codes, InterruptAt, Interrupted
+from tests.support.interrupts import Code, InterruptAt
+from tests.support.signals import Interrupted
 
-SENDING = Codes((TLSTransport.flush_now, TLSTransport._settle, PlainTransport.flush_now))
+SENDING = Code(TLSTransport.flush_now, TLSTransport._settle, PlainTransport.flush_now)
 # Above the size of one record, and of what the socket takes at once.
 BIG = 40_000
 
 
-class Pipe:
+class TlsPipe:
     """A transport whose peer decrypts all that comes."""
 
     def __init__(self, cert_kit: CertKit) -> None:
@@ -78,13 +79,13 @@ class Pipe:
 
 
 @pytest.fixture
-def pipe(cert_kit: CertKit) -> Iterator[Pipe]:
-    with closing(Pipe(cert_kit)) as pipe:
+def pipe(cert_kit: CertKit) -> Iterator[TlsPipe]:
+    with closing(TlsPipe(cert_kit)) as pipe:
         yield pipe
 
 
 @pytest.mark.parametrize("size", [10, BIG])
-def test_send_interrupted_anywhere(size: int, pipe: Pipe) -> None:
+def test_send_interrupted_anywhere(size: int, pipe: TlsPipe) -> None:
     """Wherever a signal handler raises in a send, the next call goes on: every message arrives whole and once."""
     sent = b""
     for place in count():
@@ -120,7 +121,7 @@ class InterruptedSession:
 
 @pytest.mark.parametrize("meanwhile", ["nothing", "received"])
 @pytest.mark.parametrize("done", [False, True])
-def test_interrupted_encryption_is_neither_lost_nor_repeated(done: bool, meanwhile: str, pipe: Pipe) -> None:
+def test_interrupted_encryption_is_neither_lost_nor_repeated(done: bool, meanwhile: str, pipe: TlsPipe) -> None:
     """Python runs signal handlers inside the encryption; whether the message was encrypted shows afterwards."""
     transport = pipe.transport
     session = transport._tls
@@ -138,7 +139,7 @@ def test_interrupted_encryption_is_neither_lost_nor_repeated(done: bool, meanwhi
     assert pipe.error is None
 
 
-def test_what_the_session_itself_has_to_send_leaves_with_the_next_flush(pipe: Pipe) -> None:
+def test_what_the_session_itself_has_to_send_leaves_with_the_next_flush(pipe: TlsPipe) -> None:
     """What OpenSSL puts out while it receives is sent, though there is no message to send."""
     transport = pipe.transport
     own = transport._tls.write(b"the session's own")  # stands for a change of keys
@@ -148,7 +149,7 @@ def test_what_the_session_itself_has_to_send_leaves_with_the_next_flush(pipe: Pi
     eventually(lambda: pipe.received == b"the session's own")
 
 
-def test_receive_ends_in_order_when_aborted(pipe: Pipe) -> None:
+def test_receive_ends_in_order_when_aborted(pipe: TlsPipe) -> None:
     """A blocked recv() returns the end of the stream when another thread aborts the transport."""
     results: list[bytes] = []
     receiver = threading.Thread(target=lambda: results.append(pipe.transport.recv()), daemon=True)

@@ -14,6 +14,7 @@ from jetstream_sync import _platform
 from jetstream_sync._deadline import FOREVER, Deadline
 from jetstream_sync.net import transport as transport_module
 from jetstream_sync.net.transport import PlainTransport, send_all
+from tests.support.pipes import Pipe
 from tests.support.watchdog import InThread
 
 
@@ -37,18 +38,6 @@ def force_fallbacks(patch: pytest.MonkeyPatch) -> None:
 def platform(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     if request.param == "portable":
         force_fallbacks(monkeypatch)
-
-
-class Pipe:
-    """A transport and the other end of it."""
-
-    def __init__(self, kind: type[socket.socket] = socket.socket) -> None:
-        ours, self.peer = socket.socketpair()
-        self.transport = PlainTransport(kind(fileno=ours.detach()))
-
-    def close(self) -> None:
-        self.transport.close()
-        self.peer.close()
 
 
 @pytest.fixture
@@ -131,7 +120,7 @@ def test_recv_ends_when_aborted(pipe: Pipe) -> None:
 def test_recv_ends_when_aborted_where_shutdown_does_not_wake_it(monkeypatch: pytest.MonkeyPatch) -> None:
     """On such a platform the receiving thread also waits for a wake socket."""
     force_fallbacks(monkeypatch)
-    with closing(Pipe(DeafSocket)) as pipe:
+    with closing(Pipe(lambda sock: PlainTransport(DeafSocket(fileno=sock.detach())))) as pipe:
         receiving = InThread(pipe.transport.recv)
         time.sleep(0.05)
         assert receiving.running
