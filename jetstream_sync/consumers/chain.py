@@ -96,8 +96,7 @@ class Chain:
 
         `created_is_recovered`: a row of failures ends when a generation is created, not with its first message.
         """
-        self.client = client
-        self.link = client.link
+        self.client, self.link = client, client.link
         self.stream_name = stream_name
         self.info: ConsumerInfo | None = None  # what the server said when it created the newest generation
         self.position: int | None = None  # the last message taken; None: the template says where to begin
