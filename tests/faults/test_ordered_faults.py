@@ -22,6 +22,7 @@ from jetstream_sync.testing import LocalCluster, LocalServer
 from jetstream_sync.testing.proxy import FaultProxy
 from tests.support.clusters import leader_of, step_down
 from tests.support.eventually import eventually
+from tests.support.ordered import publish
 from tests.support.threads import thread_names
 from tests.support.watchdog import InThread, under_watchdog
 
@@ -127,11 +128,6 @@ def assert_ordered(seen: list[int], total: int, what: str = "") -> None:
 
 def take(messages: MessageStream, count: int, timeout: float = 10) -> list[int]:
     return [int(messages.next(timeout=timeout).data) for _ in range(count)]
-
-
-def publish(js: JetStream, first: int, last: int, subject: str = "s.x") -> None:
-    for number in range(first, last + 1):
-        js.publish(subject, b"%d" % number)
 
 
 def delete_consumers(js: JetStream) -> None:

@@ -20,7 +20,7 @@ from jetstream_sync.net.connection import link_of
 from jetstream_sync.testing import LocalServer
 from tests.support.eventually import eventually
 from tests.support.signals import Interrupted
-from tests.support.storm import DOUBLES, Sender, Storm, Verifier
+from tests.support.storm import DOUBLES, Storm, Verifier, publish_under_storm, request_under_storm
 
 # A signal comes this long after the call began, which then is blocked.
 SIGNAL_AFTER = 0.15
@@ -202,21 +202,7 @@ def test_publish_under_storm_of_signals(
 ) -> None:
     """Thousands of exceptions in publish() break no frame, lose none of a returned call, and cost no reconnect."""
     verifier = Verifier(nats_server.url)
-    main, others = Sender(stormy, "main"), [Sender(stormy, f"thread-{n}") for n in range(2)]
-    threads = [threading.Thread(target=sender.publish_all, args=(1500,), daemon=True) for sender in others]
-    for thread in threads:
-        thread.start()
-    with Storm(seed=1) as storm:
-        while storm.raised < 1500:
-            storm.interrupt(main.publish)
-    for thread in threads:
-        thread.join(30)
-    stormy.flush()
-    verifier.nc.flush()
-    for sender in (main, *others):
-        eventually(lambda s=sender: set(s.returned) <= verifier.seen.get(s.subject, set()), 20, sender.subject)
-    assert verifier.wrong == []
-    assert [len(sender.returned) for sender in others] == [1500, 1500]
+    publish_under_storm(stormy, verifier)
     assert_unharmed(stormy, errors)
     verifier.nc.close()
 
@@ -262,18 +248,7 @@ def test_request_under_storm_of_signals(
 ) -> None:
     """Interrupted requests leave nothing behind, and never receive the reply to another one."""
     with jetstream_sync.connect(nats_server.url) as responder:
-        responder.subscribe("echo", cb=lambda msg: msg.respond(msg.data))
-        responder.flush()
-        numbers = iter(range(10**9))
-
-        def ask() -> None:
-            payload = b"%d" % next(numbers)
-            assert stormy.request("echo", payload, timeout=5).data == payload
-
-        with Storm(seed=3, longest=0.002, doubles=doubles) as storm:
-            while storm.raised < 800:
-                storm.interrupt(ask)
-        ask()
+        request_under_storm(stormy, responder, Storm(seed=3, longest=0.002, doubles=doubles), 800)
         # A second signal may cut off the clean-up after the first one, which costs a slot and nothing else.
         assert len(link_of(stormy).requests.pending) <= 40 * doubles
         assert_unharmed(stormy, errors)

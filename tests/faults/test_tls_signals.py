@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import socket
 import ssl
-import threading
 from collections.abc import Iterator
 from typing import Any
 
@@ -14,8 +13,7 @@ import jetstream_sync
 from jetstream_sync import Connection, _platform
 from jetstream_sync.testing import LocalServer
 from tests.support.certs import CertKit
-from tests.support.eventually import eventually
-from tests.support.storm import Sender, Storm, Verifier
+from tests.support.storm import Storm, Verifier, publish_under_storm, request_under_storm
 
 
 @pytest.fixture(scope="module")
@@ -49,22 +47,7 @@ def test_publish_over_tls_under_storm_of_signals(server: LocalServer, options: d
     errors: list[Exception] = []
     nc = jetstream_sync.connect(server.url, error_cb=errors.append, **options)
     verifier = Verifier(server.url, **options)
-    main, others = Sender(nc, "main"), [Sender(nc, f"thread-{n}") for n in range(2)]
-    threads = [threading.Thread(target=sender.publish_all, args=(1500,), daemon=True) for sender in others]
-    for thread in threads:
-        thread.start()
-    with Storm(seed=1) as storm:
-        while storm.raised < 1500:
-            storm.interrupt(main.publish)
-    for thread in threads:
-        thread.join(30)
-    assert (nc.stats.reconnects, errors) == (0, [])
-    nc.flush()
-    verifier.nc.flush()
-    for sender in (main, *others):
-        eventually(lambda s=sender: set(s.returned) <= verifier.seen.get(s.subject, set()), 20, sender.subject)
-    assert verifier.wrong == []
-    assert [len(sender.returned) for sender in others] == [1500, 1500]
+    publish_under_storm(nc, verifier)
     end(nc, errors)
     verifier.nc.close()
 
@@ -74,18 +57,7 @@ def test_requests_over_tls_under_storm_of_signals(server: LocalServer, options: 
     errors: list[Exception] = []
     nc = jetstream_sync.connect(server.url, error_cb=errors.append, **options)
     with jetstream_sync.connect(server.url, **options) as responder:
-        responder.subscribe("echo", cb=lambda msg: msg.respond(msg.data))
-        responder.flush()
-        numbers = iter(range(10**9))
-
-        def ask() -> None:
-            payload = b"%d" % next(numbers)
-            assert nc.request("echo", payload, timeout=5).data == payload
-
-        with Storm(seed=2, longest=0.002, doubles=0) as storm:
-            while storm.raised < 500:
-                storm.interrupt(ask)
-        ask()
+        request_under_storm(nc, responder, Storm(seed=2, longest=0.002, doubles=0), 500)
     end(nc, errors)
 
 

@@ -26,7 +26,8 @@ from jetstream_sync import (
 from jetstream_sync.consumers.chain import Chain
 from jetstream_sync.testing import LocalServer
 from tests.support.eventually import eventually
-from tests.support.ordered import consumers, publish, sequences, take, upto
+from tests.support.observer import consumers
+from tests.support.ordered import publish, sequences, take, upto
 
 # --- the six methods ----------------------------------------------------------------------------------
 

@@ -25,8 +25,8 @@ from jetstream_sync import (
 from jetstream_sync.jetstream import client_of
 from jetstream_sync.testing import LocalServer
 from tests.support.eventually import eventually
-from tests.support.observer import server_version
-from tests.support.ordered import consumers, publish, sequences, take, upto
+from tests.support.observer import consumers, server_version
+from tests.support.ordered import publish, sequences, take, upto
 from tests.support.watchdog import InThread, under_watchdog
 
 # --- recovery -------------------------------------------------------------------------------------------

@@ -16,8 +16,8 @@ from jetstream_sync.errors import (
 )
 from jetstream_sync.testing import LocalServer
 from tests.support.eventually import eventually
-from tests.support.observer import fill
-from tests.support.push import Collector, consumers
+from tests.support.observer import consumers, fill
+from tests.support.push import Collector
 from tests.support.watchdog import InThread, under_watchdog
 
 pytestmark = pytest.mark.usefixtures("stream")

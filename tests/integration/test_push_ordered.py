@@ -10,8 +10,8 @@ import pytest
 import jetstream_sync
 from jetstream_sync import ConsumerConfig, JetStream, JetStreamMessage
 from tests.support.eventually import eventually
-from tests.support.observer import fill
-from tests.support.push import consumers, take
+from tests.support.observer import consumers, fill
+from tests.support.push import take
 from tests.support.watchdog import InThread
 
 pytestmark = pytest.mark.usefixtures("stream")

@@ -18,8 +18,8 @@ from jetstream_sync.errors import (
 )
 from jetstream_sync.testing import FaultProxy, LocalServer
 from tests.support.eventually import eventually
-from tests.support.observer import Observer, fill
-from tests.support.push import Collector, consumers, take
+from tests.support.observer import Observer, consumers, fill
+from tests.support.push import Collector, take
 from tests.support.watchdog import InThread
 
 pytestmark = pytest.mark.usefixtures("stream")

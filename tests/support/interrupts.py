@@ -22,6 +22,9 @@ from tests.support.signals import Interrupted
 LOOKS = ("CALL", "RESUME", "JUMP_BACKWARD", "JUMP_ABSOLUTE")
 # These begin like that, but CPython does not look for signals after them.
 NO_LOOKS = ("CALL_INTRINSIC", "JUMP_BACKWARD_NO_INTERRUPT")
+# No handler runs before these: a function has yet to begin, or a call has raised. An exception thrown in at the
+# second would leave the one of the call as the context of all that the thread raises later.
+NO_PLACES = ("RESUME", "PUSH_EXC_INFO")
 
 
 def raise_interrupted() -> None:
@@ -86,7 +89,7 @@ class InterruptAt:
         operation = self._operations[frame.f_code].get(frame.f_lasti, "")
         previous = self._previous.get(id(frame), "")
         self._previous[id(frame)] = operation
-        if self.done or operation == "RESUME" or not previous.startswith(LOOKS) or previous.startswith(NO_LOOKS):
+        if self.done or operation in NO_PLACES or not previous.startswith(LOOKS) or previous.startswith(NO_LOOKS):
             return
         if _in_finalizer(frame):
             return

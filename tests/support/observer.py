@@ -120,3 +120,8 @@ def server_version(nc: Connection) -> tuple[int, ...]:
 def waiting_pulls(consumer: Consumer) -> int:
     """How many pulls are waiting at the server, as it reports."""
     return consumer.get_info().num_waiting or 0
+
+
+def consumers(js: JetStream) -> list[str]:
+    """The names of the consumers of stream S, sorted."""
+    return sorted(js.get_stream("S").consumer_names())

@@ -23,9 +23,5 @@ def take(stream: MessageStream, count: int) -> list[int]:
     return sequences(stream.next(timeout=5) for _ in range(count))
 
 
-def consumers(js: JetStream) -> list[str]:
-    return list(js.get_stream("S").consumer_names())
-
-
 def upto(last: int, first: int = 1) -> list[int]:
     return list(range(first, last + 1))

@@ -7,6 +7,7 @@ import os
 import random
 import signal
 import sys
+import threading
 import zlib
 from collections.abc import Callable
 from types import FrameType
@@ -14,6 +15,7 @@ from typing import Any
 
 import jetstream_sync
 from jetstream_sync import Connection, Message
+from tests.support.eventually import eventually
 from tests.support.signals import Interrupted
 
 # How many of the interruptions are followed by a second one. Python 3.10 looks for signals between an exception
@@ -109,3 +111,41 @@ class Sender:
     def publish_all(self, count: int) -> None:
         for _ in range(count):
             self.publish()
+
+
+def publish_under_storm(nc: Connection, verifier: Verifier) -> None:
+    """Publish in the main thread, interrupted 1500 times, and in two other threads.
+
+    Fails if a frame is damaged, comes twice or out of order, or is missing though its publish() returned.
+    """
+    main, others = Sender(nc, "main"), [Sender(nc, f"thread-{n}") for n in range(2)]
+    threads = [threading.Thread(target=sender.publish_all, args=(1500,), daemon=True) for sender in others]
+    for thread in threads:
+        thread.start()
+    with Storm(seed=1) as storm:
+        while storm.raised < 1500:
+            storm.interrupt(main.publish)
+    for thread in threads:
+        thread.join(30)
+    nc.flush()
+    verifier.nc.flush()
+    for sender in (main, *others):
+        eventually(lambda s=sender: set(s.returned) <= verifier.seen.get(s.subject, set()), 20, sender.subject)
+    assert verifier.wrong == []
+    assert [len(sender.returned) for sender in others] == [1500, 1500]
+
+
+def request_under_storm(nc: Connection, responder: Connection, storm: Storm, count: int) -> None:
+    """Send requests, of which the storm interrupts `count`, to `responder`. Each gets the reply to itself."""
+    responder.subscribe("echo", cb=lambda msg: msg.respond(msg.data))
+    responder.flush()
+    numbers = iter(range(10**9))
+
+    def ask() -> None:
+        payload = b"%d" % next(numbers)
+        assert nc.request("echo", payload, timeout=5).data == payload
+
+    with storm:
+        while storm.raised < count:
+            storm.interrupt(ask)
+    ask()

@@ -20,9 +20,8 @@ from jetstream_sync.net.link import Link
 from jetstream_sync.testing import FaultProxy, LocalServer
 from tests.support.eventually import eventually
 from tests.support.forks import in_child, raised_by
-from tests.support.observer import fill
+from tests.support.observer import consumers, fill
 from tests.support.platforms import needs_fork_hooks
-from tests.support.push import consumers
 from tests.support.signals import Interrupted, interrupted_after
 from tests.support.threads import thread_names
 from tests.support.watchdog import InThread, under_watchdog
