@@ -20,7 +20,7 @@ FLOWS_WITHIN = 3.0
 
 @pytest.fixture
 def nc(nats_cluster: LocalCluster) -> Iterator[Connection]:
-    nats_cluster.start()  # what a test before this one killed
+    nats_cluster.start()  # an earlier test may have killed nodes
     connection = jetstream_sync.connect(nats_cluster.urls)
     yield connection
     nats_cluster.start()
@@ -39,7 +39,7 @@ def replicated(nc: Connection) -> Consumer:
 
 
 def assert_flows_after(publisher: Publisher, reader: Reader, since: float) -> None:
-    """The first message that the stream takes after `since` is read within 3 s (its election may take longer)."""
+    """The first message stored after `since` is read within 3 s. The election before it may take longer."""
     number, stored_at = eventually(
         lambda: publisher.last_ack if publisher.last_ack[1] > since else None, 15.0, "the stream takes messages"
     )
@@ -76,7 +76,7 @@ def ride_out_step_downs(cluster: LocalCluster, nc: Connection, steps: list[str],
 
 
 def test_step_down_ends_an_empty_fetch_with_the_servers_reason(nats_cluster: LocalCluster, nc: Connection) -> None:
-    """409 Leadership Change, for real: an error for a fetch that got nothing, long before its expiry."""
+    """A real 409 Leadership Change ends a fetch without messages with PullError, long before its expiry."""
     consumer = replicated(nc)
     batch = consumer.fetch(1, expires=15)
     eventually(lambda: consumer.get_info().num_waiting == 1)
@@ -88,7 +88,7 @@ def test_step_down_ends_an_empty_fetch_with_the_servers_reason(nats_cluster: Loc
 
 
 def test_killed_leader_is_ridden_out(nats_cluster: LocalCluster, nc: Connection) -> None:
-    """kill -9 of the consumer's leader, which sends nothing: consume goes on with the next leader."""
+    """The consumer's leader is killed and sends no status: consume() goes on with the next leader."""
     consumer = replicated(nc)
     reader = Reader()
     consuming = consumer.consume(reader, expires=4, idle_heartbeat=1, on_error=lambda _: None)

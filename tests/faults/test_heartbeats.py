@@ -1,4 +1,4 @@
-"""Heartbeat alarms (ADR-9, ADR-37): when the server falls silent, and only then."""
+"""Heartbeat alarms (ADR-9, ADR-37): raised when the server is silent, and only then."""
 
 from __future__ import annotations
 
@@ -40,7 +40,10 @@ class Alarms:
 
 
 def test_stopped_server_raises_the_alarm_in_time_and_again(server: LocalServer, nc: Connection) -> None:
-    """SIGSTOP, idle_heartbeat 1 s: alarm after 2.0 to 2.5 s of silence, repeated, not terminal, both ways."""
+    """SIGSTOP, idle_heartbeat 1 s: consume() and messages() report 2.0 to 2.5 s of silence, again and again.
+
+    Neither of them ends: both go on when the server resumes.
+    """
     js = nc.jetstream()
     js.create_stream(name="S", subjects=["s.>"])
     alarms = [Alarms(), Alarms()]
@@ -73,7 +76,7 @@ def test_stopped_server_raises_the_alarm_in_time_and_again(server: LocalServer, 
 
 
 def test_no_alarm_while_disconnected(server: LocalServer, nc: Connection) -> None:
-    """A server that is gone has closed the connection: no alarm, however long; then it goes on."""
+    """While the connection is down there is no alarm. After the reconnect consume() goes on."""
     assert_no_alarm_while_disconnected(server, nc, 2.0)
 
 
@@ -104,7 +107,7 @@ def assert_no_alarm_while_disconnected(server: LocalServer, nc: Connection, seco
 
 
 def test_started_while_disconnected_waits_without_alarm(server: LocalServer, nc: Connection) -> None:
-    """A consume that begins while disconnected sends its first pull when the connection is back."""
+    """messages() that begins while disconnected sends its first pull after the reconnect, and raises no alarm."""
     js = nc.jetstream()
     consumer = stream_and_consumer(js, 3)
     server.kill()
@@ -118,7 +121,7 @@ def test_started_while_disconnected_waits_without_alarm(server: LocalServer, nc:
 
 
 def test_lost_pull_is_replaced_after_the_alarm(server: LocalServer) -> None:
-    """A pull that never reached the server is found out by its missing heartbeats, and replaced."""
+    """A pull that never reached the server gets no heartbeats: the alarm is raised and the pull is replaced."""
     with FaultProxy(server) as proxy, jetstream_sync.connect(proxy.url, ping_interval=60) as nc:
         js = jetstream_sync.connect(server.url)
         consumer_maker = js.jetstream()
@@ -161,7 +164,7 @@ def test_alarm_after_the_only_pull_expired_unseen(server: LocalServer, nc: Conne
         pull = pull_of(context)
         frozen = pull.last_arrival
         eventually(lambda: pull.last_arrival > frozen, 3.0)
-        # The pulls that piled up while it was frozen expire; after that it is one, or two when they overlap.
+        # The pulls sent while the server was frozen expire first. After that there is one, or two that overlap.
         end = time.monotonic() + 1.5
         eventually(lambda: time.monotonic() > end, 3.0)
         assert waiting_pulls(consumer) <= 2

@@ -44,7 +44,7 @@ def payloads_of(stream: Stream) -> Counter[bytes]:
 
 
 class Pipeline:
-    """Publishes numbered payloads as fast as the window allows until told to stop."""
+    """Publishes numbered payloads as fast as the window allows until `finish()`."""
 
     def __init__(self, js: JetStream, *, ids: bool) -> None:
         self._js = js
@@ -103,7 +103,7 @@ def test_server_killed_five_times_under_pipelined_publishing(server: LocalServer
 
 
 def test_server_killed_under_publish_one_at_a_time(server: LocalServer) -> None:
-    """Without id an unacked publish raises; with one it is tried again until it is acked."""
+    """publish() without a message id raises when its ack is lost; with one it retries until it is acked."""
     with connect(
         server.url, reconnect_time_wait=0.02, reconnect_time_wait_max=0.1, error_cb=lambda error: None
     ) as nc:
@@ -141,7 +141,7 @@ def test_server_killed_under_publish_one_at_a_time(server: LocalServer) -> None:
 
 
 def test_stopped_server_fails_publishes_at_their_timeout_and_close_is_quick(server: LocalServer) -> None:
-    """SIGSTOP: nothing is answered. Futures and calls end at their timeouts, close() within 3 s."""
+    """SIGSTOP: without acks, futures and calls end at their timeouts, and close() returns within 3 s."""
     nc = connect(server.url)
     js = nc.jetstream(publish_async_max_pending=20_000)
     js.create_stream(name="S", subjects=["s.>"], storage="memory")
@@ -166,7 +166,7 @@ def test_stopped_server_fails_publishes_at_their_timeout_and_close_is_quick(serv
 
 
 class Publishing:
-    """Publishes numbered payloads with ids one at a time, from now on until told to stop."""
+    """Publishes numbered payloads with message ids, one at a time, until `finish()`."""
 
     def __init__(self, nc: Connection, subject: str) -> None:
         self._js = nc.jetstream()

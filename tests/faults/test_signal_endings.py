@@ -1,4 +1,4 @@
-"""Signal handlers that end the connection: close(), drain() and sys.exit(), whatever they interrupt."""
+"""Signal handlers that call close(), drain() or sys.exit(), in every blocking call."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ CALLS = {
 }
 
 
-# Every call with close(), and with one of the other two.
+# Every call with close(), and alternately with drain() or sys.exit().
 ENDINGS = [(call, "close") for call in CALLS]
 ENDINGS += [(call, ("drain", "exit")[number % 2]) for number, call in enumerate(CALLS)]
 
@@ -75,7 +75,7 @@ def streams(js: JetStream) -> None:
 @pytest.mark.usefixtures("streams")
 @pytest.mark.parametrize(("call", "ending"), ENDINGS)
 def test_script_ends_soon_after_sigterm(call: str, ending: str, nats_server: LocalServer) -> None:
-    """Whatever blocking call SIGTERM comes into: the script ends within three seconds, without a traceback."""
+    """SIGTERM arrives in a blocking call: the script ends within three seconds, without a traceback."""
     body = textwrap.indent(CALLS[call].replace("; ", "\n"), "    ")
     process = subprocess.Popen(
         [sys.executable, "-c", PREAMBLE + body + EPILOGUE, nats_server.url, ending],
@@ -99,7 +99,7 @@ def test_script_ends_soon_after_sigterm(call: str, ending: str, nats_server: Loc
 
 @pytest.mark.parametrize("ending", ["close", "drain"])
 def test_endings_in_handlers_that_come_anywhere(ending: str, nats_server: LocalServer) -> None:
-    """A loop of sends that a handler ends, again and again at other moments: no hang, no time-out of the drain."""
+    """A handler ends the connection at many different moments of a publish loop: no hang, no drain timeout."""
     raised: list[BaseException] = []
     for number in range(60):
         nc = connect(nats_server.url)
@@ -125,7 +125,7 @@ def test_endings_in_handlers_that_come_anywhere(ending: str, nats_server: LocalS
 
 
 def test_close_again_waits_for_the_close_that_was_interrupted(nats_server: LocalServer) -> None:
-    """Ctrl-C in a close(): what it began is finished, and a second close() returns when it is."""
+    """Ctrl-C interrupts close(): it is finished in the background, and a second close() waits for that."""
     for number in range(30):
         nc = connect(nats_server.url)
         sub = nc.subscribe("x", cb=lambda msg: None)

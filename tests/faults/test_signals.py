@@ -1,4 +1,4 @@
-"""Exceptions out of signal handlers: Ctrl-C, SIGTERM, SIGALRM in every blocking call, and storms of them."""
+"""Exceptions of signal handlers: SIGINT, SIGTERM and SIGALRM in every blocking call, and storms of them."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ from tests.support.eventually import eventually
 from tests.support.signals import Interrupted
 from tests.support.storm import DOUBLES, Storm, Verifier, publish_under_storm, request_under_storm
 
-# A signal comes this long after the call began, which then is blocked.
+# The signal comes this long after the call began, when it is blocked.
 SIGNAL_AFTER = 0.15
 RAISED_WITHIN = 1.0
 
 
 @pytest.fixture
 def server(nats_server: LocalServer) -> Iterator[LocalServer]:
-    """The module's server, running on after a test that paused it."""
+    """The server of the module, resumed after a test that paused it."""
     yield nats_server
     nats_server.resume()
 
@@ -42,7 +42,7 @@ def is_waiting(thread: int) -> bool:
 
 @contextmanager
 def signal_soon(number: signal.Signals) -> Iterator[list[BaseException]]:
-    """Have `number` delivered to this thread shortly, with a handler that raises, and check when it raised."""
+    """Have a handler raise in the block shortly; check that the exception leaves the block within a second."""
 
     def raise_it(*_: object) -> None:
         raise KeyboardInterrupt if number is signal.SIGINT else Interrupted
@@ -70,7 +70,7 @@ def signal_soon(number: signal.Signals) -> Iterator[list[BaseException]]:
 
 
 def assert_usable(nc: Connection) -> None:
-    """Messages go out and come back, requests are answered, and the connection was never replaced."""
+    """Messages and replies arrive, and the connection has not reconnected."""
     with nc.subscribe("usable.*") as sub:
         nc.publish("usable.1", b"one")
         assert sub.next_msg(timeout=5).data == b"one"
@@ -115,7 +115,7 @@ INTERRUPTIBLE: dict[str, tuple[bool, Callable[[Connection], object]]] = {
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 @pytest.mark.parametrize("call", INTERRUPTIBLE)
 def test_blocking_call_is_interrupted_by_signal(call: str, number: signal.Signals, server: LocalServer) -> None:
-    """An exception of a signal handler leaves a blocking call within a second; the connection goes on."""
+    """An exception of a signal handler ends a blocking call within a second; the connection goes on."""
     stopped, block = INTERRUPTIBLE[call]
     nc = jetstream_sync.connect(server.url)
     if stopped:
@@ -129,7 +129,7 @@ def test_blocking_call_is_interrupted_by_signal(call: str, number: signal.Signal
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGALRM])
 def test_connect_is_interrupted_by_signal(number: signal.Signals, server: LocalServer) -> None:
-    """connect() to a server that does not answer is left within a second, and its socket closed."""
+    """A signal ends connect() to a stopped server within a second, and the socket is closed."""
     server.pause()
     descriptors = len(os.listdir("/proc/self/fd"))
     with signal_soon(number):
@@ -139,7 +139,7 @@ def test_connect_is_interrupted_by_signal(number: signal.Signals, server: LocalS
 
 @pytest.mark.parametrize("end", [Connection.close, Connection.drain])
 def test_close_and_drain_are_interrupted_by_signal(end: Callable[[Connection], None], server: LocalServer) -> None:
-    """close() and drain() at a stopped server are left at once, and what they began is finished nevertheless."""
+    """A signal ends close() or drain() at a stopped server at once; the connection is closed nevertheless."""
     nc = jetstream_sync.connect(server.url)
     taker = threading.Thread(target=swallow, args=(nc.subscribe("silent"),), daemon=True)
     taker.start()
@@ -160,7 +160,7 @@ def swallow(sub: Subscription) -> None:
 
 @pytest.mark.parametrize("leave", ["unsubscribe", "drain"])
 def test_interrupted_end_of_subscription_can_be_repeated(leave: str, server: LocalServer) -> None:
-    """A signal while a subscription ends leaves it in a state in which it can be ended again."""
+    """A signal interrupts unsubscribe() or drain() of a subscription: a second call ends it."""
     nc = jetstream_sync.connect(server.url)
     release = threading.Event()
     sub = nc.subscribe("slow", cb=lambda _: release.wait(10))
@@ -185,7 +185,7 @@ def errors() -> list[Exception]:
 
 @pytest.fixture
 def stormy(nats_server: LocalServer, errors: list[Exception]) -> Iterator[Connection]:
-    """A connection with small socket buffers, so that sends are partial, and whose errors are noted."""
+    """A connection with a small send buffer, so that sends are partial. `errors` gets its errors."""
     nc = jetstream_sync.connect(nats_server.url, error_cb=errors.append)
     link_of(nc).session.transport.sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 8192)
     yield nc
@@ -200,7 +200,7 @@ def assert_unharmed(nc: Connection, errors: list[Exception]) -> None:
 def test_publish_under_storm_of_signals(
     nats_server: LocalServer, stormy: Connection, errors: list[Exception]
 ) -> None:
-    """Thousands of exceptions in publish() break no frame, lose none of a returned call, and cost no reconnect."""
+    """Thousands of exceptions in publish() break no frame and cost no reconnect; what returned is delivered."""
     verifier = Verifier(nats_server.url)
     publish_under_storm(stormy, verifier)
     assert_unharmed(stormy, errors)
@@ -208,7 +208,7 @@ def test_publish_under_storm_of_signals(
 
 
 def test_next_msg_under_storm_of_signals(stormy: Connection, errors: list[Exception]) -> None:
-    """A loop of next_msg() that is interrupted all the time never misses a wake-up afterwards."""
+    """After thousands of interrupted next_msg() calls, each further message wakes the waiting thread."""
     sub = stormy.subscribe("ticks")
     stop = threading.Event()
     ticker = threading.Thread(target=tick, args=(stormy, stop), daemon=True)
@@ -220,7 +220,7 @@ def test_next_msg_under_storm_of_signals(stormy: Connection, errors: list[Except
     ticker.join(5)
     drain_mailbox(stormy, sub)
     for number in range(200):
-        # The taker waits before the message is sent: a dead waiter in front of it would swallow the wake-up.
+        # next_msg() waits before the message is sent: a waiter left by an interrupted call would take the wake-up.
         late = threading.Timer(0.001, stormy.publish, ("ticks", b"%d" % number))
         late.start()
         assert sub.next_msg(timeout=5).data == b"%d" % number
@@ -249,7 +249,7 @@ def test_request_under_storm_of_signals(
     """Interrupted requests leave nothing behind, and never receive the reply to another one."""
     with jetstream_sync.connect(nats_server.url) as responder:
         request_under_storm(stormy, responder, Storm(seed=3, longest=0.002, doubles=doubles), 800)
-        # A second signal may cut off the clean-up after the first one, which costs a slot and nothing else.
+        # A second signal may interrupt the clean-up after the first one, which leaves one pending slot.
         assert len(link_of(stormy).requests.pending) <= 40 * doubles
         assert_unharmed(stormy, errors)
 
@@ -274,7 +274,7 @@ def test_subscribe_under_storm_of_signals(
         held.append(stormy.subscribe("fleeting"))
         held[-1].unsubscribe()
 
-    with Storm(seed=5, doubles=0) as storm:  # a second signal may cut off the clean-up after the first one
+    with Storm(seed=5, doubles=0) as storm:  # a second signal may interrupt the clean-up after the first one
         while storm.raised < 1500:
             storm.interrupt(come_and_go)
     for sub in held:
@@ -287,7 +287,7 @@ def test_subscribe_under_storm_of_signals(
 
 
 def test_interrupt_carries_no_other_error(stormy: Connection) -> None:
-    """What leaves an interrupted call is the handler's exception itself, without a foreign context."""
+    """An interrupted call raises the exception of the handler itself, without another one as its context."""
     with signal_soon(signal.SIGALRM) as caught:
         stormy.subscribe("silent").next_msg(timeout=5)
     assert caught[0].__context__ is None

@@ -31,9 +31,9 @@ def memory() -> int:
 
 
 def objects() -> int:
-    """How many objects of the library live."""
+    """How many objects of the library are alive."""
     gc.collect()
-    # str(): a type made in C may have anything there.
+    # str(): `__module__` of a type made in C may be anything.
     return sum(1 for one in gc.get_objects() if str(type(one).__module__).startswith("jetstream_sync.net"))
 
 
@@ -85,7 +85,7 @@ def check_reconnects(server: LocalServer, times: int) -> None:
         threads, started = threading.active_count(), memory()
         reconnect(proxy, times)
         eventually(lambda: threading.active_count() <= threads)
-        # The proxy keeps a few objects for each connection it carried.
+        # The proxy keeps a few objects for each connection it has served.
         assert memory() - started < 8 * MEGABYTE + times * 20_000
 
 

@@ -1,4 +1,4 @@
-"""Exceptions out of signal handlers while a connection sends over TLS: none of them may cost the session."""
+"""Exceptions of signal handlers while a connection sends over TLS: none of them costs the session."""
 
 from __future__ import annotations
 
@@ -42,8 +42,7 @@ def small_buffers(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("small_buffers")
 def test_publish_over_tls_under_storm_of_signals(server: LocalServer, options: dict[str, Any]) -> None:
-    """Thousands of exceptions in publish() break no record, lose no message of a returned call, repeat none, and
-    cost no reconnect."""
+    """Thousands of exceptions in publish() break and repeat no TLS record and cost no reconnect."""
     errors: list[Exception] = []
     nc = jetstream_sync.connect(server.url, error_cb=errors.append, **options)
     verifier = Verifier(server.url, **options)
@@ -53,7 +52,7 @@ def test_publish_over_tls_under_storm_of_signals(server: LocalServer, options: d
 
 
 def test_requests_over_tls_under_storm_of_signals(server: LocalServer, options: dict[str, Any]) -> None:
-    """Interrupted requests cost no reconnect either, and no later one gets the reply to another."""
+    """Interrupted requests cost no reconnect, and no request gets the reply to another."""
     errors: list[Exception] = []
     nc = jetstream_sync.connect(server.url, error_cb=errors.append, **options)
     with jetstream_sync.connect(server.url, **options) as responder:
@@ -62,7 +61,7 @@ def test_requests_over_tls_under_storm_of_signals(server: LocalServer, options: 
 
 
 def end(nc: Connection, errors: list[Exception]) -> None:
-    """The connection works, was never replaced, and nothing went wrong on it."""
+    """The connection works, has not reconnected and has reported no error."""
     nc.flush(5)
     assert (nc.stats.reconnects, nc.last_error, errors) == (0, None, [])
     nc.close()

@@ -31,7 +31,7 @@ def step_down(nc: Connection, stream: str, consumer: str = "") -> None:
         try:
             reply = nc.request(f"$JS.API.{kind}.LEADER.STEPDOWN.{path}", b"", timeout=2)
         except NatsError:
-            return False  # an election is under way
+            return False  # an election is in progress
         return b'"success":true' in reply.data.replace(b" ", b"")
 
     eventually(accepted, 10.0, f"the leader of {path} steps down")

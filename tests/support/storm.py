@@ -1,4 +1,4 @@
-"""Storms of signals whose handlers raise, and senders and receivers that notice every frame they harm."""
+"""Storms of signals whose handlers raise, and a sender and a receiver that notice every damaged frame."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from jetstream_sync import Connection, Message
 from tests.support.eventually import eventually
 from tests.support.signals import Interrupted
 
-# How many of the interruptions are followed by a second one. Python 3.10 looks for signals between an exception
-# and the `with` statement it leaves, whose lock then stays locked: there no program survives a second one.
+# The share of interruptions that are followed by a second one. Python 3.10 may run a handler between an exception
+# and the `with` statement that it leaves: if that handler raises, too, the lock of the `with` stays locked.
 DOUBLES = 0.4 if sys.version_info >= (3, 11) else 0.0
 LIBRARY = os.path.dirname(jetstream_sync.__file__)
 
 
 class Storm:
-    """Interrupts what the main thread does at random moments, one or two signals in quick succession."""
+    """Interrupts the main thread at random moments, with one signal or two in quick succession."""
 
     def __init__(self, seed: int, *, longest: float = 0.001, doubles: float = DOUBLES) -> None:
         self._rng = random.Random(seed)
@@ -35,7 +35,7 @@ class Storm:
         self.raised = 0
 
     def __enter__(self) -> Storm:
-        gc.collect()  # what is raised in a finalizer of an earlier test's garbage would go nowhere, too
+        gc.collect()  # finalizers of earlier garbage run now: in the storm they would lose exceptions
         self._before = signal.signal(signal.SIGALRM, self._strike)
         return self
 
@@ -47,8 +47,8 @@ class Storm:
         if self._left <= 0:
             return
         if frame is None or not frame.f_code.co_filename.startswith(LIBRARY):
-            # Between calls nothing of ours is at stake; and what is raised in the callback of a weak reference
-            # is printed by the interpreter and goes nowhere.
+            # Only code of the library is interrupted. In callbacks of weak references the interpreter prints
+            # exceptions and goes on.
             signal.setitimer(signal.ITIMER_REAL, 1e-5)
             return
         self.raised += 1
@@ -58,7 +58,7 @@ class Storm:
         raise Interrupted
 
     def interrupt(self, work: Callable[[], object]) -> None:
-        """Repeat `work` until a signal interrupts it, and perhaps a second one its way out."""
+        """Repeat `work` until a signal interrupts it. Sometimes a second one interrupts its clean-up."""
         try:
             self._left = 2 if self._rng.random() < self._doubles else 1
             signal.setitimer(signal.ITIMER_REAL, self._rng.uniform(1e-5, self._longest))
@@ -69,7 +69,7 @@ class Storm:
 
 
 class Verifier:
-    """Receives checksummed frames on a connection of its own; every sender's come whole, once and in order."""
+    """Receives the frames of all senders, and records those that are damaged, repeated or out of order."""
 
     def __init__(self, url: str, **options: Any) -> None:
         self.nc = jetstream_sync.connect(url, **options)
@@ -92,7 +92,7 @@ class Verifier:
 
 
 class Sender:
-    """Publishes numbered, checksummed frames and notes which calls returned."""
+    """Publishes numbered frames with checksums, and records which calls returned."""
 
     def __init__(self, nc: Connection, name: str) -> None:
         self._nc = nc

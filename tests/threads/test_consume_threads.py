@@ -1,4 +1,4 @@
-"""Consuming with many threads, with threads that switch all the time, and with delays where they hurt."""
+"""Consuming with many threads, with eager thread switching, and with random delays between the threads."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tests.support.watchdog import InThread
 
 @pytest.fixture
 def delayed(monkeypatch: pytest.MonkeyPatch) -> random.Random:
-    """Random delays at the seams between the taker, the refill thread and the reader."""
+    """Random delays where the consuming thread, the refill thread and the reader thread meet."""
     chance = random.Random(4)
 
     def with_delay(method: Any) -> Any:
@@ -66,7 +66,7 @@ def test_eight_threads_fetching_from_one_consumer_get_each_message_once(js: JetS
 
 
 def test_eight_threads_with_next_get_each_message_once(js: JetStream, eager_switching: None) -> None:
-    """next() from many threads that switch all the time."""
+    """next() from eight threads, under eager switching: each message exactly once."""
     consumer = stream_and_consumer(js, 400)
     counts: Counter[bytes] = Counter()
     lock = threading.Lock()
@@ -87,8 +87,10 @@ def test_eight_threads_with_next_get_each_message_once(js: JetStream, eager_swit
 def test_messages_with_random_delays_never_sticks_nor_overpulls(
     js: JetStream, nc: Connection, nats_server: LocalServer, eager_switching: None, delayed: random.Random
 ) -> None:
-    """Wake-ups that come late lose nothing: all messages in order, and no more asked for than was free."""
-    consumer = stream_and_consumer(js, 700)  # some are in a buffer when it is stopped, and come again much later
+    """With late wake-ups all messages come, and the pulls never ask for more than the buffer has room for."""
+    consumer = stream_and_consumer(
+        js, 700
+    )  # a stopped stream discards its buffer; the server delivers those again later
     with Observer(nats_server.url) as observer:
         for limit, count in ((1, 60), (2, 140), (7, 400)):
             seen = len(observer.pulls)
@@ -102,7 +104,7 @@ def test_messages_with_random_delays_never_sticks_nor_overpulls(
 def test_consume_with_workers_and_random_delays(
     js: JetStream, eager_switching: None, delayed: random.Random
 ) -> None:
-    """Several workers, small buffers, late wake-ups: each message once."""
+    """With four workers, a small buffer and late wake-ups the callback gets each message once."""
     consumer = stream_and_consumer(js, 500)
     counts: Counter[bytes] = Counter()
     lock = threading.Lock()
@@ -118,7 +120,7 @@ def test_consume_with_workers_and_random_delays(
 
 
 def test_stop_at_any_moment_never_hangs(js: JetStream, eager_switching: None, delayed: random.Random) -> None:
-    """stop() and drain() from another thread at random moments, while messages flow: it always ends."""
+    """stop() or drain() comes from another thread at a random moment: messages() and consume() always end."""
     consumer = stream_and_consumer(js, 3000, ack_policy="none")
     for round_ in range(30):
         name = f"R{round_}"
@@ -137,7 +139,7 @@ def test_stop_at_any_moment_never_hangs(js: JetStream, eager_switching: None, de
 
 
 def test_many_enders_at_once_are_idempotent(js: JetStream, eager_switching: None) -> None:
-    """stop, drain, deletion of the consumer and close of the connection, all at once."""
+    """Several threads call stop() and drain() and delete the consumer at once: no call hangs."""
     stream_and_consumer(js, 200)
     for round_ in range(10):
         consumer = js.create_consumer("S", durable_name=f"R{round_}", ack_policy="none")
@@ -154,7 +156,10 @@ def test_many_enders_at_once_are_idempotent(js: JetStream, eager_switching: None
 
 
 def test_two_threads_in_one_stream_never_count_wrongly(js: JetStream, eager_switching: None) -> None:
-    """Two threads that share a stream against the rules: each message once, refusals typed, and it pulls on."""
+    """Two threads iterate over one stream, which is not allowed.
+
+    Each message comes once, a refused thread gets ConcurrencyError, and the stream goes on pulling.
+    """
     consumer = stream_and_consumer(js, 2000, max_ack_pending=-1)
     counts: Counter[bytes] = Counter()
     lock = threading.Lock()
@@ -185,7 +190,7 @@ def test_two_threads_in_one_stream_never_count_wrongly(js: JetStream, eager_swit
 def test_fetches_abandoned_by_many_threads_leave_nothing_behind(
     js: JetStream, nc: Connection, eager_switching: None
 ) -> None:
-    """Hundreds of fetches closed, broken out of and dropped at once: no receiver stays."""
+    """Four threads close, leave and drop fetches: no receiver is left on the connection."""
     consumer: Consumer = stream_and_consumer(js)
     before = len(receivers(nc))
 

@@ -21,7 +21,7 @@ THREADS = 32
 
 
 def run_in_threads(work: Callable[[int], object], count: int = THREADS) -> list[BaseException]:
-    """Run `work(n)` in `count` threads at once; returns what was raised. Fails when one does not end."""
+    """Run `work(n)` in `count` threads at once; return the exceptions. Fails if a thread does not end."""
     raised: list[BaseException] = []
     barrier = threading.Barrier(count)
 
@@ -66,7 +66,7 @@ def test_publish_from_many_threads(nc: Connection) -> None:
 
 
 def test_mixed_use_from_many_threads(nc: Connection) -> None:
-    """Requests get their own answers and subscriptions their own messages, while everybody does everything."""
+    """32 threads request, subscribe and flush at once: each gets its own replies and messages."""
     nc.subscribe("echo", cb=lambda msg: msg.respond(msg.data))
 
     def work(who: int) -> None:
@@ -113,7 +113,7 @@ def test_takers_share_one_subscription(nc: Connection) -> None:
 
 @pytest.mark.parametrize("end", ["close", "drain"])
 def test_concurrent_end(end: str, nats_server: LocalServer) -> None:
-    """close() and drain() from many threads at once, under load, neither hang nor raise; waiting calls end."""
+    """Four threads call close() or drain() under load: none hangs or raises, and all waiting calls end."""
     nc = jetstream_sync.connect(nats_server.url)
     subs: list[Subscription] = [nc.subscribe("load") for _ in range(4)]
 

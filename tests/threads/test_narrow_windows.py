@@ -1,4 +1,4 @@
-"""Moments of a few instructions in which another thread, or a signal handler that raises, comes in between."""
+"""Races that last a few instructions: another thread, or a signal handler that raises, comes in between."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ from tests.support.watchdog import InThread
 
 
 def test_heartbeat_read_late_does_not_end_the_watch(nats_server: LocalServer, js: JetStream) -> None:
-    """Read behind a slow message, it finds the clock paused; the pulls after it are watched all the same."""
+    """A heartbeat that is taken after the clock was paused does not stop the watch over later pulls."""
     consumer = stream_and_consumer(js)
     errors: list[Any] = []
     stream = consumer.messages(
@@ -64,7 +64,7 @@ def test_heartbeat_read_late_does_not_end_the_watch(nats_server: LocalServer, js
 def test_status_read_before_the_reader_has_noted_it_costs_no_extra_pull(
     nats_server: LocalServer, js: JetStream, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The reader says what it has handed over after it did; a thread that takes faster has lost nothing."""
+    """The reader counts a message after it has put it; a consuming thread that is faster sends no extra pull."""
     consumer = stream_and_consumer(js)
     put_run = Mailbox.put_run
     judged = threading.Event()
@@ -100,12 +100,15 @@ def test_status_read_before_the_reader_has_noted_it_costs_no_extra_pull(
 def test_pull_sent_before_the_stream_knows_of_a_loss_does_not_outlive_it(
     nats_server: LocalServer, js: JetStream
 ) -> None:
-    """It would go out on the next connection, beside that one's first pull: more than max_messages in all."""
+    """A pull sent between the loss and `disconnected()` is not sent on the next connection.
+
+    Together with the first pull there it would ask for more than max_messages.
+    """
     nc = jetstream_sync.connect(nats_server.url, reconnect_time_wait=0.01, error_cb=lambda error: None)
     lost, go_on = threading.Event(), threading.Event()
 
     class Busy(Receiver):
-        """Is told of the loss before the stream is, and takes its time."""
+        """A receiver that gets `disconnected()` before the stream, and holds it up."""
 
         wire_subject = b"busy"
 
@@ -140,7 +143,7 @@ def test_pull_sent_before_the_stream_knows_of_a_loss_does_not_outlive_it(
 def test_publish_interrupted_in_the_window_leaves_no_place_behind(
     js: JetStream, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The caller never gets such a future, and no timeout would end it: waiting for all would never return."""
+    """An interrupted publish_async() leaves no pending future: publish_async_wait() would never return."""
     js.create_stream(name="S", subjects=["s.>"])
     publisher = js._async_publisher
     add = publisher._add
@@ -159,7 +162,7 @@ def test_publish_interrupted_in_the_window_leaves_no_place_behind(
 def test_inbox_denied_while_the_publisher_opens_is_told_to_every_publish(
     js: JetStream, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The denial may come before the publisher's thread runs; no publish may wait for an ack after that."""
+    """If the inbox is denied before the publisher thread runs, every publish raises and waits for no ack."""
     publisher = js._async_publisher
 
     def denied_meanwhile(*args: Any) -> threading.Thread:
@@ -178,7 +181,7 @@ def test_inbox_denied_while_the_publisher_opens_is_told_to_every_publish(
 def test_alarm_while_the_reader_starts_ends_connect(
     nats_server: LocalServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A handler's TimeoutError is not a server's fault: the next one would be given a second reader."""
+    """A TimeoutError of a signal handler ends connect(): no second reader starts for the next server."""
     started: list[str] = []
 
     def start_and_be_interrupted(name: str, *args: Any) -> threading.Thread:
@@ -197,7 +200,7 @@ def test_alarm_while_the_reader_starts_ends_connect(
 def test_failed_connect_leaves_no_writer_that_was_yet_to_start(
     nats_server: LocalServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The reader starts it, however late; connect() waits for both."""
+    """connect() waits for the writer thread too, which the reader starts, however late."""
     writers: list[threading.Thread] = []
 
     def start_late(name: str, *args: Any) -> threading.Thread:
@@ -227,7 +230,7 @@ def test_failed_connect_leaves_no_writer_that_was_yet_to_start(
 
 
 def test_connection_without_a_writer_is_closed(nats_server: LocalServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    """When no thread is to be had, calls say so; they do not wait for a reader that has died."""
+    """If the writer thread cannot be started the connection is closed, and calls raise with that reason."""
 
     def no_writer(name: str, *args: Any) -> threading.Thread:
         if name == "writer":
@@ -246,7 +249,7 @@ def test_connection_without_a_writer_is_closed(nats_server: LocalServer, monkeyp
 def test_next_interrupted_while_it_cleans_up_leaves_nothing(
     nc: Connection, js: JetStream, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its message is there and a signal handler raises in the last moment: no receiver stays."""
+    """A signal handler raises while next() closes its receiver: the receiver is removed nevertheless."""
     consumer = stream_and_consumer(js, 1)
     router = link_of(nc).router
     receivers, remove = len(router), router.remove
@@ -268,7 +271,7 @@ def test_next_interrupted_while_it_cleans_up_leaves_nothing(
 def test_publisher_interrupted_while_it_opens_opens_once(
     nc: Connection, js: JetStream, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its thread, its inbox and its step of drain() are not made a second time by the next publish."""
+    """The next publish creates no second thread, inbox or drain step."""
     js.create_stream(name="S", subjects=["s.>"])
     link = link_of(nc)
     receivers = len(link.router)

@@ -43,7 +43,7 @@ def by_fetch(ordered: OrderedConsumer) -> Callable[[list[int]], None]:
 def test_fetch_interrupted_anywhere_goes_on_with_the_next_message(
     filled: Stream, how: Callable[[OrderedConsumer], Callable[[list[int]], None]]
 ) -> None:
-    """Wherever a signal handler raises, the next call in any thread goes on behind what was handed out."""
+    """Wherever a signal handler raises, the next call in any thread returns the next message."""
     reader = filled.ordered_consumer()
     take_some = how(reader)
     seen: list[int] = []
@@ -60,7 +60,7 @@ def test_fetch_interrupted_anywhere_goes_on_with_the_next_message(
 
 @pytest.mark.parametrize("form", ["next", "loop"])
 def test_messages_interrupted_anywhere_skip_nothing(filled: Stream, form: str) -> None:
-    """An interrupted next() or iteration of an ordered messages() costs no message, and none comes twice."""
+    """Wherever next() or a loop over messages() is interrupted, no message is skipped and none comes twice."""
     seen: list[int] = []
     with filled.ordered_consumer().messages(max_messages=50) as reader:
 

@@ -1,4 +1,4 @@
-"""Outbox over a socket pair with tiny buffers: frames whole and in order, whatever happens to the transport."""
+"""Outbox over a socket pair with tiny buffers: frames stay whole and in order, also when the transport fails."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ pytestmark = pytest.mark.usefixtures("eager_switching")
 
 
 class CountingTransport(PlainTransport):
-    """Notes how often it is closed, and every use after that."""
+    """Counts its closes, and records every use after the first one."""
 
     def __init__(self, sock: socket.socket) -> None:
         super().__init__(sock)
@@ -77,7 +77,7 @@ def frame(who: int, number: int, size: int) -> bytes:
 
 
 def frames_in(data: bytes) -> list[tuple[int, int]]:
-    """(who, number) of every frame; fails on anything that is not one."""
+    """(who, number) of every frame. Fails if `data` contains anything else."""
     assert data == b"" or (data[:1] == b"<" and data[-1:] == b">")
     result = []
     for part in data[1:-1].split(b"><") if data else []:
@@ -125,7 +125,7 @@ def test_frames_are_whole_and_in_order(outbox: Outbox, pause: float) -> None:
 
 
 def test_detach_and_attach_in_the_middle(outbox: Outbox) -> None:
-    """Connections come and go under publishers: no frame twice, order kept, every descriptor closed."""
+    """Transports are replaced while threads publish: no frame twice, order kept, every descriptor closed."""
     descriptors = len(os.listdir("/proc/self/fd"))
     pipes: list[Pipe] = []
     readers: list[threading.Thread] = []
@@ -146,15 +146,15 @@ def test_detach_and_attach_in_the_middle(outbox: Outbox) -> None:
     assert [pipe.transport.misuse for pipe in pipes if pipe.transport.misuse] == []
     assert all(pipe.transport.sock.fileno() == -1 for pipe in pipes)
     assert len(os.listdir("/proc/self/fd")) == descriptors
-    # A connection's last frame may be cut off; whole ones come once and in order.
+    # The last frame on a transport may be cut off; the whole frames come once and in order.
     whole = [frames_in(bytes(pipe.received[: pipe.received.rfind(b">") + 1])) for pipe in pipes]
     for who in range(4):
         numbers = [number for frames in whole for other, number in frames if other == who]
         assert numbers == sorted(set(numbers))
 
 
-def test_only_lasting_frames_survive_a_disconnect(outbox: Outbox) -> None:
-    """Published messages wait for the next connection; commands and requests of the lost one do not."""
+def test_only_kept_frames_survive_a_disconnect(outbox: Outbox) -> None:
+    """Published messages wait for the next session; session-only frames (commands, requests) are discarded."""
     outbox.publish(b"<kept 1>", 1)
     outbox.publish(b"<request>", 1, keep=False)
     outbox.control(b"<dropped: there is no connection>")
@@ -178,10 +178,10 @@ def test_only_lasting_frames_survive_a_disconnect(outbox: Outbox) -> None:
 
 
 def test_frames_behind_a_stuck_socket_survive_its_loss(outbox: Outbox) -> None:
-    """What was still queued behind a socket that took no more is sent on the next one, except the ephemeral."""
+    """Frames queued behind a full socket are sent in the next session, except session-only ones."""
     pipe = pipe_of()
     outbox.attach(pipe.transport, b"")
-    outbox.publish(b"<" + b"x" * 100_000 + b">", 1)  # the writer thread hangs in it from here
+    outbox.publish(b"<" + b"x" * 100_000 + b">", 1)  # the writer thread is stuck in this one
     outbox.publish(b"<behind>", 1)
     outbox.publish(b"<request>", 1, keep=False)
     drop(outbox)
@@ -196,7 +196,7 @@ def test_frames_behind_a_stuck_socket_survive_its_loss(outbox: Outbox) -> None:
 
 @pytest.mark.parametrize("how", ["detach", "close"])
 def test_wait_for_room_ends_with_the_connection(outbox: Outbox, how: str) -> None:
-    """Publishers that wait for room are all released when the connection goes; a closed outbox tells them so."""
+    """detach() and close() wake every thread that waits for room; after close() they get ConnectionClosedError."""
     pipe = pipe_of()
     outbox.attach(pipe.transport, b"")
     while not outbox.congested:
@@ -228,7 +228,7 @@ def test_wait_for_room_ends_with_the_connection(outbox: Outbox, how: str) -> Non
 
 
 def test_wait_for_room_ends_when_the_peer_reads(outbox: Outbox) -> None:
-    """Room comes back as soon as the other side takes what is queued."""
+    """wait_for_room() returns as soon as the peer reads."""
     pipe = pipe_of()
     outbox.attach(pipe.transport, b"")
     while not outbox.congested:
@@ -241,8 +241,8 @@ def test_wait_for_room_ends_when_the_peer_reads(outbox: Outbox) -> None:
     pipe.peer.close()
 
 
-def test_gathered_frames_leave_soon(outbox: Outbox) -> None:
-    """A frame that may wait for company leaves by itself within a moment, and at once when enough came."""
+def test_coalesced_frames_leave_soon(outbox: Outbox) -> None:
+    """A coalesced frame is sent after a moment, and at once when enough bytes are queued."""
     pipe = pipe_of()
     pipe.peer.settimeout(2)
     outbox.attach(pipe.transport, b"")
@@ -261,7 +261,7 @@ def test_gathered_frames_leave_soon(outbox: Outbox) -> None:
 
 
 def test_limits_while_disconnected() -> None:
-    """Without a connection frames wait up to the limit, then are refused; after close() all are."""
+    """Without a session frames are queued up to the limit and then refused; after close() all are refused."""
     box = Outbox(pending_size=100)
     box.publish(b"x" * 60, 1)
     with pytest.raises(OutboundBufferLimitError) as caught:
@@ -286,7 +286,7 @@ def test_broken_pipe_is_left_to_the_reader(outbox: Outbox) -> None:
 
 
 def test_frames_published_behind_a_broken_pipe_wait_for_the_next_connection(outbox: Outbox) -> None:
-    """Once a send has failed nothing more is thrown after it, though the reader has not noticed yet."""
+    """After a failed send later frames are kept for the next session, also before the reader notices the loss."""
     pipe = pipe_of()
     outbox.attach(pipe.transport, b"")
     pipe.peer.close()
@@ -302,7 +302,7 @@ def test_frames_published_behind_a_broken_pipe_wait_for_the_next_connection(outb
 
 
 def test_timeout_of_a_signal_handler_reaches_the_publisher(outbox: Outbox) -> None:
-    """TimeoutError is an OSError, too; raised by a handler in the midst of a send it is not the socket's."""
+    """A TimeoutError of a signal handler during a send is passed on, not taken for an error of the socket."""
 
     class AlarmingTransport(CountingTransport):
         def flush_now(self) -> bool:
@@ -314,12 +314,12 @@ def test_timeout_of_a_signal_handler_reaches_the_publisher(outbox: Outbox) -> No
     outbox.attach(pipe.transport, b"")
     with pytest.raises(TimeoutError, match="own alarm"):
         outbox.publish(b"<frame>", 1)
-    assert pipe.peer.recv(100) == b"<frame>"  # the writer thread goes on where the publisher was interrupted
+    assert pipe.peer.recv(100) == b"<frame>"  # the writer thread sends what the publisher could not
     pipe.peer.close()
 
 
 def test_detach_for_good_refuses_at_once() -> None:
-    """A publisher woken by the end of the connection is told that it is closed, not that a buffer is full."""
+    """After detach(for_good=True) publish() raises ConnectionClosedError, not the error of a full buffer."""
     box = Outbox(pending_size=100)
     box.detach(for_good=True)
     with pytest.raises(ConnectionClosedError):

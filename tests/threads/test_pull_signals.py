@@ -38,7 +38,7 @@ def nothing_left(nc: Connection) -> Iterator[Callable[[str], None]]:
 
     def check(where: str) -> None:
         if not set(receivers(nc)) <= before:
-            gc.collect()  # what the exception's frames still hold
+            gc.collect()  # the frames of the exception may still hold it
         eventually(lambda: set(receivers(nc)) <= before, 3.0, f"no receiver after {where}")
         eventually(lambda: not library_threads(*KINDS), 3.0, f"no thread after {where}")
 
@@ -53,7 +53,7 @@ def full(js: JetStream, nc: Connection) -> Consumer:
 
 
 def leave(loop: Any) -> None:
-    """Take one message and leave the loop; not by dropping it: that would be a finalizer."""
+    """Take one message and close the loop. Dropping it would close it in a finalizer, which loses exceptions."""
     next(loop)
     loop.close()
 
@@ -103,7 +103,7 @@ def test_pull_subscription_interrupted_anywhere_leaves_the_turn_to_others(
 
 @pytest.mark.parametrize("leave", ["unsubscribe", "with"])
 def test_unsubscribe_interrupted_anywhere_can_be_repeated(js: JetStream, nc: Connection, leave: str) -> None:
-    """A second call ends what the first one left, and deletes the consumer."""
+    """A second unsubscribe() closes the inbox and deletes the consumer."""
     js.create_stream(name="S", subjects=["s.>"])
     js.pull_subscribe("s.>").unsubscribe()
     before = len(receivers(nc))
@@ -123,7 +123,7 @@ def test_unsubscribe_interrupted_anywhere_can_be_repeated(js: JetStream, nc: Con
 
 
 def test_messages_interrupted_anywhere_leaves_nothing(full: Consumer, nothing_left: Callable[[str], None]) -> None:
-    """A stream that is made, used and left, interrupted at any place: no inbox and no thread stays."""
+    """Wherever a signal handler raises while a stream is opened, used and left, no inbox and no thread is left."""
 
     def work() -> None:
         with full.messages(max_messages=10) as stream:
@@ -137,7 +137,7 @@ def test_messages_interrupted_anywhere_leaves_nothing(full: Consumer, nothing_le
 
 
 def test_messages_interrupted_anywhere_goes_on(full: Consumer) -> None:
-    """next() interrupted at any place: the stream goes on with the messages behind, and pulls."""
+    """Wherever next() is interrupted, the next calls get messages and the stream goes on pulling."""
     stream = full.messages(max_messages=4)
 
     def check(where: str) -> None:
@@ -152,7 +152,7 @@ def test_messages_interrupted_anywhere_goes_on(full: Consumer) -> None:
 def test_consume_interrupted_anywhere_can_be_stopped(
     full: Consumer, nothing_left: Callable[[str], None], workers: int
 ) -> None:
-    """consume() itself leaves nothing when it is interrupted; what it returned ends with a second stop."""
+    """An interrupted consume() leaves nothing; an interrupted end of its context is finished by stop()."""
     contexts = []
 
     def work() -> None:
@@ -174,7 +174,7 @@ def test_consume_interrupted_anywhere_can_be_stopped(
 def test_end_interrupted_anywhere_is_finished_by_a_second(
     full: Consumer, nothing_left: Callable[[str], None], how: str
 ) -> None:
-    """stop() and drain(), interrupted and called again."""
+    """Wherever stop() or drain() is interrupted, a second call ends the stream."""
     streams = []
 
     def prepare() -> Callable[[], object]:

@@ -1,4 +1,4 @@
-"""Exceptions of signal handlers in push subscriptions and in ordered reading: nothing hangs, nothing is lost."""
+"""Exceptions of signal handlers in push subscriptions: no thread hangs."""
 
 from __future__ import annotations
 

@@ -42,7 +42,7 @@ ENDS = {
 def test_threads_end_with_the_subscription(
     nats_server: LocalServer, js: JetStream, end: str, ordered: bool
 ) -> None:
-    """js-sub and js-push end with their subscription, however that ends."""
+    """The threads js-sub and js-push end with their subscription, in each of the ways to end it."""
     nc = jetstream_sync.connect(nats_server.url)
     before = set(thread_names("js-sub-", "js-push-"))
     sub = nc.jetstream().subscribe("s.>", cb=print, idle_heartbeat=1.0, ordered_consumer=ordered)
@@ -85,7 +85,7 @@ def test_concurrent_endings_delete_once(js: JetStream) -> None:
 
 
 def test_unsubscribe_from_the_error_callback(nats_server: LocalServer, js: JetStream) -> None:
-    """The error callback may unsubscribe what it was told of."""
+    """The error callback may unsubscribe the subscription that failed."""
     subs: list[PushSubscription] = []
     ended = threading.Event()
 
@@ -140,7 +140,7 @@ def test_many_subscriptions_leave_nothing(nats_server: LocalServer, nc: Connecti
 
 
 def test_ordered_unsubscribed_while_it_is_replaced(nats_server: LocalServer, js: JetStream) -> None:
-    """An ordered subscription that ends in the middle of its replacement leaves no consumer behind."""
+    """An ordered subscription that is unsubscribed while its consumer is replaced leaves no consumer."""
     fill(js, 5)
     for number in range(10):
         sub = js.subscribe("s.>", ordered_consumer=True, idle_heartbeat=0.1, cb=lambda message: None)
@@ -155,7 +155,7 @@ def test_ordered_unsubscribed_while_it_is_replaced(nats_server: LocalServer, js:
 def test_reconnect_while_the_watch_starts_does_not_silence_the_alarm(
     nats_server: LocalServer, js: JetStream, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """js-push that finds the connection down just before it is back is not left without an alarm."""
+    """The connection comes back just after js-push has found it down: the alarm is started nevertheless."""
     errors: list[Exception] = []
     attach, connected = PushInbound.attach, Link.connected
     watched: list[PushInbound] = []
@@ -166,7 +166,7 @@ def test_reconnect_while_the_watch_starts_does_not_silence_the_alarm(
 
     def down_until_looked_at(link: Link) -> bool:
         if watched:
-            watched.pop().reconnected()  # by the reader thread, between the look and what follows from it
+            watched.pop().reconnected()  # as the reader thread does, after js-push has looked and before it acts
             return False
         return connected.__get__(link)
 
@@ -182,7 +182,7 @@ def test_reconnect_while_the_watch_starts_does_not_silence_the_alarm(
 
 
 def test_signal_in_next_msg_leaves_the_subscription_usable(js: JetStream) -> None:
-    """An exception of a signal handler's ends the wait at once; the next call gets the next message."""
+    """An exception of a signal handler ends the wait at once; the next call gets the next message."""
     sub = js.subscribe("s.>", idle_heartbeat=1.0)
     for number in range(5):
         with pytest.raises(Interrupted), interrupted_after(0.05, Interrupted):
@@ -246,7 +246,7 @@ def test_interpreter_exit_without_close(nats_server: LocalServer, js: JetStream,
     assert time.monotonic() - started < 6.0
 
 
-def test_reader_is_not_held_up_by_a_slow_taker(nc: Connection, js: JetStream) -> None:
+def test_reader_is_not_held_up_by_a_slow_callback(nc: Connection, js: JetStream) -> None:
     """While a callback sleeps, other subscriptions, requests and pings of the connection go on."""
     fill(js, 5)
     release = threading.Event()

@@ -22,12 +22,12 @@ from tests.support.interrupts import Code, InterruptAt
 from tests.support.signals import Interrupted
 
 SENDING = Code(TLSTransport.flush_now, TLSTransport._settle, PlainTransport.flush_now)
-# Above the size of one record, and of what the socket takes at once.
+# More than one TLS record holds, and more than the socket takes at once.
 BIG = 40_000
 
 
 class TlsPipe:
-    """A transport whose peer decrypts all that comes."""
+    """A TLS transport over a socket pair, and a thread that decrypts at the other end."""
 
     def __init__(self, cert_kit: CertKit) -> None:
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
@@ -68,7 +68,7 @@ class TlsPipe:
             assert self.transport.wait_writable(10)
 
     def say(self, data: bytes) -> bytes:
-        """Have the peer send something; what our side receives of it."""
+        """Have the peer send `data`; return what the transport receives."""
         self._to_say.append(data)
         return self.transport.recv()
 
@@ -86,7 +86,7 @@ def pipe(cert_kit: CertKit) -> Iterator[TlsPipe]:
 
 @pytest.mark.parametrize("size", [10, BIG])
 def test_send_interrupted_anywhere(size: int, pipe: TlsPipe) -> None:
-    """Wherever a signal handler raises in a send, the next call goes on: every message arrives whole and once."""
+    """Wherever a signal handler raises in a send, the next call continues: every message arrives once."""
     sent = b""
     for place in count():
         message = b"%06d" % place + b"x" * size
@@ -122,7 +122,7 @@ class InterruptedSession:
 @pytest.mark.parametrize("meanwhile", ["nothing", "received"])
 @pytest.mark.parametrize("done", [False, True])
 def test_interrupted_encryption_is_neither_lost_nor_repeated(done: bool, meanwhile: str, pipe: TlsPipe) -> None:
-    """Python runs signal handlers inside the encryption; whether the message was encrypted shows afterwards."""
+    """A signal handler raises before or after OpenSSL's write() has encrypted: the transport finds out which."""
     transport = pipe.transport
     session = transport._tls
     for number in range(3):
@@ -140,9 +140,9 @@ def test_interrupted_encryption_is_neither_lost_nor_repeated(done: bool, meanwhi
 
 
 def test_what_the_session_itself_has_to_send_leaves_with_the_next_flush(pipe: TlsPipe) -> None:
-    """What OpenSSL puts out while it receives is sent, though there is no message to send."""
+    """What OpenSSL itself has to send, such as a change of keys, is sent even if there is no message."""
     transport = pipe.transport
-    own = transport._tls.write(b"the session's own")  # stands for a change of keys
+    own = transport._tls.write(b"the session's own")  # stands in for a change of keys
     assert own == 17
     assert transport.outgoing == b""
     pipe.send_rest()
