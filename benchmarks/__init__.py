@@ -1,1 +1,1 @@
-"""Speed beside nats-py, in one interleaved run: `make bench`. See __main__ for what is measured."""
+"""Speed: beside nats-py (`make bench`, __main__) and against another revision (`make compare`, compare)."""

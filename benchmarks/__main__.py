@@ -1,6 +1,6 @@
 """Measure this library and nats-py on one real server, interleaved, and print a table of ratios.
 
-    python -m benchmarks [--rounds N] [--only TEXT] [--scale F]
+    python -m benchmarks [--rounds N] [--only KEYS]
 
 Machines are noisy: each figure is the median of the rounds, each round measures both clients one after the other
 in processes of their own. Rates count from the first to the last message; CPU is the client process' own.
@@ -10,45 +10,21 @@ from __future__ import annotations
 
 import argparse
 import compileall
-import json
 import platform
 import statistics
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import jetstream_sync
-from jetstream_sync.testing import LocalServer
 
-from . import scenarios
-from .scenarios import STREAM, SUBJECT, Scenario
+from .harness import Bench, MeasurementError
+from .scenarios import Scenario, select
 
 CLIENTS = ("ours", "nats-py")
 
 
-def store(js: jetstream_sync.JetStream, scenario: Scenario) -> None:
-    """A memory stream with the messages of the scenario in it."""
-    js.create_or_update_stream(name=STREAM, subjects=[SUBJECT], storage="memory")
-    js.get_stream(STREAM).purge()
-    if scenario.needs_stored:
-        payload = b"x" * scenario.size
-        for _ in range(scenario.count):
-            js.publish_async(SUBJECT, payload)
-        js.publish_async_wait(120)
-
-
-def measure(client: str, scenario: Scenario, url: str) -> dict[str, Any]:
-    command = [sys.executable, "-m", "benchmarks.measure", client, scenario.name, url]
-    finished = subprocess.run(command, capture_output=True, text=True, timeout=300)
-    if finished.returncode:
-        raise SystemExit(f"{client}, {scenario.name}:\n{finished.stderr}")
-    result: dict[str, Any] = json.loads(finished.stdout)
-    return result
-
-
 def median(results: list[dict[str, Any]], key: str) -> float:
-    return statistics.median(result[key] for result in results)
+    return statistics.median([float(result[key]) for result in results])
 
 
 def row(scenario: Scenario, results: dict[str, list[dict[str, Any]]]) -> str:
@@ -65,36 +41,27 @@ def row(scenario: Scenario, results: dict[str, list[dict[str, Any]]]) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(prog="benchmarks")
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--only", default="", help="run the scenarios whose name contains this")
+    parser.add_argument("--only", type=select, default="", metavar="KEYS", help="these scenarios: push,messages*")
     arguments = parser.parse_args()
     # An installed package has its bytecode; this one may run from a fresh checkout.
     compileall.compile_dir(Path(jetstream_sync.__file__).parent, quiet=1)
-    chosen = [scenario for scenario in scenarios.SCENARIOS if arguments.only in scenario.name]
-    with LocalServer() as server, jetstream_sync.connect(server.url) as nc:
-        js = nc.jetstream(timeout=60)
-        publisher = subprocess.Popen(
-            [sys.executable, "-m", "benchmarks.publisher", server.url], stdout=subprocess.PIPE, text=True
+    with Bench() as bench:
+        print(
+            f"nats-server {bench.server_version}, Python {platform.python_version()}, "
+            f"median of {arguments.rounds} interleaved rounds; memory stream"
         )
-        assert publisher.stdout is not None
-        publisher.stdout.readline()
-        try:
-            print(
-                f"nats-server {nc.server_info['version']}, Python {platform.python_version()}, "
-                f"median of {arguments.rounds} interleaved rounds; memory stream"
-            )
-            print(f"| {'':40} | {'jetstream_sync':29} | {'nats-py':29} | {'ratio':8} |")
-            print(f"|{'-' * 42}|{'-' * 31}|{'-' * 31}|{'-' * 10}|")
-            for scenario in chosen:
-                results: dict[str, list[dict[str, Any]]] = {client: [] for client in CLIENTS}
-                store(js, scenario)
-                for _ in range(arguments.rounds):
-                    for client in CLIENTS:
-                        results[client].append(measure(client, scenario, server.url))
-                print(row(scenario, results), flush=True)
-        finally:
-            publisher.terminate()
-            publisher.wait()
-            publisher.stdout.close()
+        print(f"| {'':40} | {'jetstream_sync':29} | {'nats-py':29} | {'ratio':8} |")
+        print(f"|{'-' * 42}|{'-' * 31}|{'-' * 31}|{'-' * 10}|")
+        for scenario in arguments.only:
+            results: dict[str, list[dict[str, Any]]] = {client: [] for client in CLIENTS}
+            bench.prepare(scenario)
+            for _ in range(arguments.rounds):
+                for client in CLIENTS:
+                    try:
+                        results[client].append(bench.measure(client, scenario))
+                    except MeasurementError as error:
+                        raise SystemExit(f"{client}, {scenario.name}:\n{error}") from None
+            print(row(scenario, results), flush=True)
 
 
 if __name__ == "__main__":

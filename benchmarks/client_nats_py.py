@@ -9,10 +9,8 @@ from typing import Any
 import nats
 from nats.js.api import AckPolicy, ConsumerConfig, DeliverPolicy
 
-from .measure import Span, quantiles
-from .scenarios import CORE_SUBJECT, CREDIT_SUBJECT, STREAM, SUBJECT, Scenario
-
-Result = dict[str, Any]
+from .measure import Result, Span
+from .scenarios import CORE_SUBJECT, CREDIT_SUBJECT, LOAD, STREAM, SUBJECT, Scenario
 
 
 def run(scenario: Scenario, url: str) -> Result:
@@ -31,12 +29,13 @@ async def run_async(scenario: Scenario, url: str) -> Result:
 
 async def connect(scenario: Scenario, url: str) -> Result:
     samples = []
+    span = Span()
     for _ in range(scenario.count):
         start = time.perf_counter()
         nc = await nats.connect(url)
         samples.append(time.perf_counter() - start)
         await nc.close()
-    return quantiles(samples)
+    return span.end(scenario.count, samples)
 
 
 async def core(nc: Any, scenario: Scenario) -> Result:
@@ -82,7 +81,44 @@ async def fetch(nc: Any, scenario: Scenario) -> Result:
 
 
 # nats-py has no messages() or consume(): a fetch loop is how one consumes with it.
-messages = consume = fetch
+messages = consume = pull_subscribe = fetch
+
+
+async def fetch_single(nc: Any, scenario: Scenario) -> Result:
+    sub = await pull(nc, scenario)
+    samples = []
+    span = Span()
+    for _ in range(scenario.count):
+        start = time.perf_counter()
+        (message,) = await sub.fetch(1, timeout=5)
+        await message.ack()
+        samples.append(time.perf_counter() - start)
+    return span.end(scenario.count, samples)
+
+
+async def push(nc: Any, scenario: Scenario, ordered_consumer: bool = False) -> Result:
+    received, ack = 0, scenario.ack
+    finished: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    async def handle(message: Any) -> None:
+        nonlocal received
+        if ack:
+            await message.ack()
+        received += 1
+        if received == scenario.count:
+            finished.set_result(None)
+
+    config = ConsumerConfig(ack_policy=AckPolicy.EXPLICIT if ack else AckPolicy.NONE, mem_storage=True)
+    span = Span()
+    await nc.jetstream().subscribe(
+        SUBJECT, stream=STREAM, cb=handle, config=config, manual_ack=True, ordered_consumer=ordered_consumer
+    )
+    await finished
+    return span.end(scenario.count)
+
+
+async def ordered(nc: Any, scenario: Scenario) -> Result:
+    return await push(nc, scenario, ordered_consumer=True)
 
 
 async def publish_async(nc: Any, scenario: Scenario) -> Result:
@@ -99,33 +135,59 @@ async def publish(nc: Any, scenario: Scenario) -> Result:
     js = nc.jetstream()
     payload = b"x" * scenario.size
     samples = []
+    span = Span()
     for _ in range(scenario.count):
         start = time.perf_counter()
         await js.publish(SUBJECT, payload)
         samples.append(time.perf_counter() - start)
-    return quantiles(samples)
+    return span.end(scenario.count, samples)
 
 
 async def info(nc: Any, scenario: Scenario) -> Result:
     js = nc.jetstream()
     samples = []
+    span = Span()
     for _ in range(scenario.count):
         start = time.perf_counter()
         await js.stream_info(STREAM)
         samples.append(time.perf_counter() - start)
-    return quantiles(samples)
+    return span.end(scenario.count, samples)
+
+
+async def request_load(nc: Any, scenario: Scenario) -> Result:
+    received = 0
+    finished: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    async def handle(_message: Any) -> None:
+        nonlocal received
+        received += 1
+        if received == LOAD * scenario.count:
+            finished.set_result(None)
+
+    await nc.subscribe(CORE_SUBJECT, cb=handle)
+    await nc.flush()
+    samples, credit = [], b"%d" % LOAD
+    span = Span()
+    for _ in range(scenario.count):
+        await nc.publish(CREDIT_SUBJECT, credit)
+        start = time.perf_counter()
+        await nc.request("$JS.API.INFO")
+        samples.append(time.perf_counter() - start)
+    await finished
+    return span.end(scenario.count, samples)
 
 
 async def next_latency(nc: Any, scenario: Scenario) -> Result:
     sub = await pull(nc, scenario, DeliverPolicy.NEW)
     samples = []
+    span = Span()
     for _ in range(scenario.count):
         start = time.perf_counter()
         await nc.publish(CREDIT_SUBJECT, b"one")
         (message,) = await sub.fetch(1, timeout=5)
         samples.append(time.perf_counter() - start)
         await message.ack()
-    return quantiles(samples)
+    return span.end(scenario.count, samples)
 
 
 messages_latency = next_latency

@@ -1,17 +1,21 @@
 """One measurement of one client, in a process of its own: prints one line of JSON.
 
-python -m benchmarks.measure <client> <scenario name> <server url>
+python -m benchmarks.measure <client> <scenario key> <server url>
+
+What is imported here, the measured import finds loaded: so only what is needed, and the rest in functions.
 """
 
 from __future__ import annotations
 
-import json
 import resource
 import sys
 import time
+from collections.abc import Sequence
 from typing import Any
 
-from .scenarios import SCENARIOS
+MODULES = {"ours": "jetstream_sync", "nats-py": "nats"}
+
+Result = dict[str, Any]
 
 
 def cpu_seconds() -> float:
@@ -19,41 +23,46 @@ def cpu_seconds() -> float:
     return usage.ru_utime + usage.ru_stime
 
 
-def summary(count: int, wall: float, cpu: float) -> dict[str, float]:
-    return {"rate": count / wall, "cpu_us": cpu / count * 1e6}
-
-
-def quantiles(samples: list[float]) -> dict[str, float]:
-    ordered = sorted(samples)
-    return {"p50": ordered[len(ordered) // 2], "p99": ordered[min(len(ordered) - 1, int(len(ordered) * 0.99))]}
-
-
 class Span:
-    """Wall and CPU time from the first message to the last."""
+    """Wall and CPU time of the whole process, from here to end()."""
 
     def __init__(self) -> None:
         self.wall = time.perf_counter()
         self.cpu = cpu_seconds()
 
-    def end(self, count: int) -> dict[str, float]:
-        return summary(count, time.perf_counter() - self.wall, cpu_seconds() - self.cpu)
+    def end(self, count: int, samples: Sequence[float] = ()) -> Result:
+        """`count` messages or calls were handled; `samples` is how long each took, where that was measured."""
+        wall, cpu = time.perf_counter() - self.wall, cpu_seconds() - self.cpu
+        result = {"rate": count / wall, "cpu_us": cpu / count * 1e6}
+        if samples:
+            ordered = sorted(samples)
+            result["p50"] = ordered[len(ordered) // 2]
+            result["p99"] = ordered[min(len(ordered) - 1, int(len(ordered) * 0.99))]
+        return result
 
 
-def main(client: str, name: str, url: str) -> None:
-    scenario = next(scenario for scenario in SCENARIOS if scenario.name == name)
-    if scenario.kind == "import":
-        start = time.perf_counter()
-        __import__({"ours": "jetstream_sync", "nats-py": "nats"}[client])
-        result: dict[str, Any] = {"p50": time.perf_counter() - start, "p99": 0.0}
-    elif client == "ours":
-        from .client_ours import run
+def run(client: str, key: str, url: str) -> Result:
+    if key == "import":
+        span = Span()
+        __import__(MODULES[client])
+        return span.end(1, [time.perf_counter() - span.wall])
+    from .scenarios import by_key
 
-        result = run(scenario, url)
-    else:
-        from .client_nats_py import run
+    if client == "ours":
+        from . import client_ours
 
-        result = run(scenario, url)
+        return client_ours.run(by_key(key), url)
+    from . import client_nats_py
+
+    return client_nats_py.run(by_key(key), url)
+
+
+def main(client: str, key: str, url: str) -> None:
+    result = run(client, key, url)
     result["rss_mib"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    result["module"] = sys.modules[MODULES[client]].__file__
+    import json
+
     print(json.dumps(result))
 
 

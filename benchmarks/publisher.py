@@ -18,8 +18,9 @@ from .scenarios import CORE_SUBJECT, CREDIT_SUBJECT, SUBJECT
 
 PAYLOAD = b"x" * 128
 ONE = commands.publish(SUBJECT.encode(), PAYLOAD)
+CORE = commands.publish(CORE_SUBJECT.encode(), PAYLOAD)
 # Many frames in one write: the publisher must not be what limits the rate.
-HUNDRED = commands.publish(CORE_SUBJECT.encode(), PAYLOAD) * 100
+HUNDRED = CORE * 100
 
 
 def main(url: str) -> None:
@@ -44,8 +45,11 @@ def answer(sock: socket.socket, credit: bytes) -> None:
     if credit == b"one":
         sock.sendall(ONE)
         return
-    for _ in range(int(credit) // 100):
+    hundreds, rest = divmod(int(credit), 100)
+    for _ in range(hundreds):
         sock.sendall(HUNDRED)
+    if rest:
+        sock.sendall(CORE * rest)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""What runs on the executors. In a module of its own: Spark gives functions of `__main__` new globals per task."""
+"""Code that runs on the executors, in a module of its own: functions of `__main__` get new globals per task."""
 
 from __future__ import annotations
 

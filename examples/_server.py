@@ -1,4 +1,4 @@
-"""For the examples: the server of NATS_URL, else one started for the run."""
+"""For the examples: the server of NATS_URL, or one that is started for the run."""
 
 from __future__ import annotations
 

@@ -13,9 +13,9 @@ from jetstream_sync.spark.java import ensure_java
 
 @contextmanager
 def session(name: str) -> Iterator[SparkSession]:
-    """A session that knows `format("jetstream")`, stopped at the end of the block."""
+    """A session with `format("jetstream")`, which is stopped at the end of the block."""
     ensure_java()
-    os.environ["PYSPARK_PYTHON"] = sys.executable  # the workers need this library too
+    os.environ["PYSPARK_PYTHON"] = sys.executable  # the workers need this library, too
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     spark = (
         SparkSession.builder.master("local[2]")

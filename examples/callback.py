@@ -1,4 +1,4 @@
-"""Messages handled by a callback on threads of the library's own, four at a time."""
+"""Handle messages in a callback, which four threads of the library call."""
 
 from __future__ import annotations
 

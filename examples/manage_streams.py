@@ -27,7 +27,7 @@ with ExitStack() as stack:
     for number in range(10):
         js.publish(f"example.sensors.{'in' if number % 2 else 'out'}", str(number).encode())
 
-    # Read, modify, update: fields that this library does not know survive it.
+    # Read, modify, update: fields that this library does not know are kept.
     changed = stream.get_info().config
     changed.description = "temperatures"
     js.update_stream(changed)
@@ -36,13 +36,13 @@ with ExitStack() as stack:
     print(f"{info.state.messages} messages:", dict(sorted(info.state.subjects.items())))
     print("streams on sensors:", list(js.stream_names("example.sensors.in")))
 
-    # Single messages, by sequence and by subject.
+    # Read single messages, by sequence and by subject.
     print("first:", stream.get_message(1).data, "last from inside:", end=" ")
     print(stream.get_message(last_by_subject="example.sensors.in").data)
     stream.delete_message(2)
     print("purged:", stream.purge(subject="example.sensors.out", keep=1))
 
-    # Consumers: creating over a different one of the same name is an error that says so.
+    # To create a consumer that exists with another configuration is an error.
     stream.create_consumer(durable_name="archive", ack_wait=10)
     try:
         stream.create_consumer(durable_name="archive", ack_wait=20)

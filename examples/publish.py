@@ -19,11 +19,11 @@ with ExitStack() as stack:
     ack = js.publish("example.orders.new", b'{"id": 1}', headers={"Source": "shop"})
     print(f"stored in {ack.stream} as number {ack.seq}")
 
-    # A message id makes it safe to send again, for you and for the library.
+    # A message id makes it safe to publish a message again, for the program and for the library.
     again = [js.publish("example.orders.new", b'{"id": 2}', msg_id="order-2") for _ in range(2)]
     print(f"the second one was a duplicate: {again[1].duplicate}")
 
-    # Only if nobody else wrote in between.
+    # Store the message only if the stream has not changed since message 1.
     try:
         js.publish("example.orders.new", b'{"id": 3}', expected_last_seq=1)
     except WrongLastSequenceError as error:
@@ -34,7 +34,7 @@ with ExitStack() as stack:
     js.publish_async_wait(timeout=30)
     print(f"{len(futures)} published, the last one as number {futures[-1].result().seq}")
 
-    # No stream listens here.
+    # No stream stores this subject.
     try:
         js.publish("example.nowhere", b"lost?", retry_attempts=0)
     except NoStreamResponseError as error:

@@ -1,4 +1,4 @@
-"""The older pull subscription: fetch() returns what is there, or waits for the first messages to come."""
+"""A pull subscription: fetch() returns available messages, or waits for the first ones."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ def main() -> None:
         for number in range(7):
             js.publish("jobs.resize", b"%d" % number)
 
-        # The subscription creates the durable, so leaving the block deletes it; one that exists it would leave.
+        # Leaving the block deletes the durable consumer, because this subscription created it.
         with js.pull_subscribe("jobs.>", durable="resizers") as sub:
             while True:
                 try:
                     jobs = sub.fetch(batch=5, timeout=1)
                 except TimeoutError:
-                    break  # nothing came for a second
+                    break  # no message came within a second
                 for job in jobs:
                     job.ack()
                 print(f"{len(jobs)} jobs done, {sub.consumer_info().num_pending} to go")

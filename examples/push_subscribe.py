@@ -1,4 +1,4 @@
-"""Push subscriptions: the server sends, a callback handles; and an ordered replay of the whole stream."""
+"""Push subscriptions: one with a callback, and one that reads the whole stream in order."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ def main() -> None:
         seen: list[int] = []
 
         def handle(msg: JetStreamMessage) -> None:
-            """Acked when this returns, delivered again when it raises."""
+            """The message is acked when this returns, and delivered again when it raises."""
             seen.append(int(msg.data))
             if len(seen) >= MESSAGES:
                 finished.set()
 
-        # Alarms (no message and no heartbeat for 3 × idle_heartbeat) and gaps go to error_cb.
+        # error_cb gets an error when no message and no heartbeat comes for 3 × idle_heartbeat, and for gaps.
         with js.subscribe("prices.>", cb=handle, idle_heartbeat=5, flow_control=True):
             finished.wait(timeout=10)
         print(f"{len(seen)} prices handled, the last was {seen[-1]}")
 
-        # Every message once, in order, whatever happens to server or connection.
+        # Every message once and in order, even if the connection is lost in between.
         with js.subscribe("prices.>", ordered_consumer=True) as history:
             highest = max(int(history.next_msg(timeout=5).data) for _ in range(MESSAGES))
         print(f"the highest was {highest}")

@@ -1,4 +1,4 @@
-"""Core NATS: a service that answers requests, and its client."""
+"""Core NATS: a service that replies to requests, and its client."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ def main() -> None:
         nc.subscribe("greet.*", queue="greeters", cb=lambda msg: msg.respond(b"hello, " + msg.data))
         print(nc.request("greet.en", b"Ada").data.decode())
         try:
-            nc.request("nobody.home", b"?")
+            nc.request("no.service.here", b"?")
         except NoRespondersError as error:
             print(error)
 

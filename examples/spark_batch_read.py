@@ -1,4 +1,4 @@
-"""Read what a stream holds into a DataFrame, and ask it in SQL."""
+"""Read the messages of a stream into a DataFrame, and query it in SQL."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Ask a service from inside a UDF: each of Spark's worker processes has one connection, made on first use."""
+"""Call a service from a UDF: each worker process of Spark has one connection, opened on first use."""
 
 from __future__ import annotations
 

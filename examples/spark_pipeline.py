@@ -24,7 +24,8 @@ from jetstream_sync.testing import LocalServer
 
 REGIONS = ["north", "south", "east", "west"]
 FIRST_RUN, SECOND_RUN = 200_000, 50_000
-# Each run is a day of the shop: it opens at 08:00, sells an order every 20 ms, and tells when it closes.
+# Each run is one day of the shop: it opens at 08:00, sells an order every 20 ms, and sends a message when it
+# closes.
 OPENING, CLOSING, DAY = 1_767_254_400, 1_767_304_800, 86_400  # in seconds, the first on 1 January 2026
 
 Totals = dict[str, list[int]]  # region → number of orders, their sum in cents
@@ -49,7 +50,7 @@ def main(first_run: int = FIRST_RUN, second_run: int = SECOND_RUN) -> int:
 
 
 def publish_orders(js: JetStream, day: int, count: int, published: Totals) -> None:
-    """Pipelined: a few thousand orders are on their way at once, every one is acknowledged in the end."""
+    """Publish pipelined: thousands of orders may wait for their ack at once; in the end all are acknowledged."""
     print(f"\nPublishing {count:,} orders")
     began = time.perf_counter()
     acks = []
@@ -64,14 +65,14 @@ def publish_orders(js: JetStream, day: int, count: int, published: Totals) -> No
             progress(number + 1, count)
     js.publish_async_wait(timeout=60)
     for ack in acks:
-        ack.result()  # raises for one that was not stored
-    # A window is complete, and its result written, when the watermark has passed it: tell that the day is over.
+        ack.result()  # raises if the message was not stored
+    # Spark writes the result of a window when the watermark has passed it: a last message ends the day.
     js.publish("orders.none", json.dumps({"cents": 0, "at": CLOSING + day * DAY}).encode())
     rate("published", count, began)
 
 
 def run_query(spark: SparkSession, url: str, checkpoint: str) -> None:
-    """Work off everything that is in the stream now. The checkpoint remembers how far that was."""
+    """Process everything that is in the stream now. The checkpoint records the position."""
     print("Aggregating with Structured Streaming")
     began = time.perf_counter()
     orders = (
@@ -116,16 +117,16 @@ def revenue_per_window(orders: DataFrame) -> DataFrame:
 
 
 def results_of(revenue: DataFrame) -> DataFrame:
-    """A message per window: the subject says the region, the payload is JSON."""
+    """A message per window: the subject has the region, the payload is JSON."""
     window = f.date_format("window.start", "yyyy-MM-dd HH:mm").alias("window")
-    return revenue.where("cents > 0").select(  # the message that told of closing sold nothing
+    return revenue.where("cents > 0").select(  # the closing message is no sale
         f.concat(f.lit("revenue."), f.col("region")).alias("subject"),
         f.to_json(f.struct("region", window, "orders", "cents")).alias("data"),
     )
 
 
 def show_results(js: JetStream, published: Totals) -> bool:
-    """Read the results stream from its beginning, add up, and compare."""
+    """Read the results stream from its beginning, add up the sales, and compare."""
     consumer = js.create_consumer("REVENUE", ack_policy="none")
     totals: Totals = defaultdict(lambda: [0, 0])
     windows: dict[str, int] = defaultdict(int)

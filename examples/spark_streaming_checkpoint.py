@@ -1,4 +1,4 @@
-"""A streaming query with a checkpoint: stopped and started again, it goes on where it was, each message once."""
+"""A streaming query with a checkpoint: started again, it continues where it stopped, each message once."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def main() -> None:
                 js.publish("clicks.web", word.encode())
             copy_in_upper_case(spark, url, checkpoint)
             js.publish("clicks.web", b"four")
-            copy_in_upper_case(spark, url, checkpoint)  # reads "four" alone
+            copy_in_upper_case(spark, url, checkpoint)  # reads only "four"
             show(js)
 
 
@@ -30,7 +30,7 @@ def copy_in_upper_case(spark: SparkSession, url: str, checkpoint: str) -> None:
         spark.readStream.format("jetstream")
         .option("servers", url)
         .option("stream", "CLICKS")
-        .option("startingOffsets", "earliest")  # for the first start; later ones go by the checkpoint
+        .option("startingOffsets", "earliest")  # for the first start; later starts use the checkpoint
         .load()
     )
     query = (
@@ -39,7 +39,7 @@ def copy_in_upper_case(spark: SparkSession, url: str, checkpoint: str) -> None:
         .option("servers", url)
         .option("subject", "shouted")
         .option("checkpointLocation", checkpoint)
-        .trigger(availableNow=True)  # what is there now; leave it out to run for ever
+        .trigger(availableNow=True)  # read what is there now; without it the query runs until it is stopped
         .start()
     )
     query.awaitTermination()

@@ -23,10 +23,10 @@ def main() -> None:
             )
             writer = invoices.write.format("jetstream").option("servers", url).mode("append")
             writer.save()
-            writer.save()  # the same ids: the stream stores none of them twice
+            writer.save()  # the same message ids: the stream stores no message twice
             print(js.get_stream("INVOICES").info.state.messages, "invoices")
 
-            # Exactly once, however late Spark runs a task again: in atomic batches, each with a marker.
+            # Exactly once, even if Spark runs a task again much later: in atomic batches, each with a marker.
             js.create_or_update_stream(name="LEDGER", subjects=["ledger.>"], allow_atomic=True)
             ledger = invoices.select("data").write.format("jetstream").option("servers", url).mode("append")
             ledger.options(exactlyOnce="true", subject="ledger.entry", markerSubject="ledger.markers").save()

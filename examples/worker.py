@@ -1,4 +1,4 @@
-"""A worker: takes messages, acknowledges what it has done, and ends in order on Ctrl-C or SIGTERM."""
+"""A worker: handles messages, acknowledges each when it is done, and drains on Ctrl-C or SIGTERM."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def main() -> None:
                 continue
             msg.ack()
             if msg.metadata.num_pending == 0:
-                messages.drain()  # a real worker goes on for ever
+                messages.drain()  # a real worker would continue
 
 
 if __name__ == "__main__":

@@ -26,7 +26,7 @@ from .api.message import JetStreamMessage, Metadata
 from .consumers.consume import ConsumeContext
 from .consumers.consumer import Consumer
 from .consumers.fetch import MessageBatch
-from .consumers.message_stream import MessageStream
+from .consumers.messages import MessageStream
 from .consumers.ordered import OrderedConsumer
 from .consumers.pull_subscription import PullSubscription
 from .consumers.push import PushSubscription

@@ -1,4 +1,4 @@
-"""Deadlines on the monotonic clock: the wall clock may jump, a timeout may not."""
+"""Timeouts and deadlines, on the monotonic clock: it does not jump when the system's time is set."""
 
 from __future__ import annotations
 
@@ -8,13 +8,17 @@ from datetime import timedelta
 
 Clock = Callable[[], float]
 
-# A century. Waits of threads take at most threading.TIMEOUT_MAX, three of these, with an OverflowError beyond.
+# About a century. A longer wait than threading.TIMEOUT_MAX, about three centuries, raises OverflowError.
 FOREVER = 3.0e9
 
 
 def seconds(value: float | timedelta | None, name: str = "timeout") -> float | None:
-    """A duration given by the user, as seconds. None stays None; negative or not a number is refused."""
-    if type(value) is float and value >= 0:  # nearly always
+    """A duration given by the user, in seconds; None stays None.
+
+    Raises TypeError for anything but a number or a timedelta, ValueError for a negative duration or NaN; both name
+    the parameter `name`.
+    """
+    if type(value) is float and value >= 0:  # the usual case first
         return value
     if value is None:
         return None
@@ -22,13 +26,13 @@ def seconds(value: float | timedelta | None, name: str = "timeout") -> float | N
         value = value.total_seconds()
     elif isinstance(value, bool) or not isinstance(value, (int, float)):
         raise TypeError(f"{name} must be seconds (float) or a timedelta, not {type(value).__name__}")
-    if not value >= 0:  # also refuses NaN
+    if not value >= 0:  # True for NaN, too
         raise ValueError(f"{name} must not be negative: {value}")
     return float(value)
 
 
 class Deadline:
-    """A point in time after which a wait gives up; None means never."""
+    """The point in time at which a wait gives up. A timeout of None means never."""
 
     __slots__ = ("_at", "_clock")
 
@@ -44,7 +48,7 @@ class Deadline:
         return max(0.0, self._at - self._clock())
 
     def wait_time(self) -> float:
-        """What to pass to a lock's `acquire(timeout=…)`: seconds left, or practically for ever."""
+        """Seconds left, for a lock's `acquire(timeout=…)`; FOREVER when there is no limit."""
         left = self.remaining()
         return FOREVER if left is None or left > FOREVER else left
 

@@ -17,19 +17,29 @@ lock that the interrupted code may hold, and `beside` moves work that needs lock
 
 from __future__ import annotations
 
-import os
+import logging
+import sys
 import threading
 import time
 import weakref
 from _thread import LockType, allocate_lock, get_ident, start_new_thread
 from collections import deque
 from collections.abc import Callable, Sequence
+from types import FrameType
 from typing import Any, Generic, Protocol, TypeVar
 
 from ._deadline import FOREVER, Deadline
+from ._platform import WAIT_SLICE, on_fork, sliced
 from .errors import ForkError, TimeoutError
 
+log = logging.getLogger("jetstream_sync")
+
 T = TypeVar("T")
+
+# How long a call in a signal handler waits for work that may have to wait for the code which it interrupted.
+HANDLER_SECONDS = 1.0
+
+_PACKAGE = f"{__package__}."
 
 # --- threads ------------------------------------------------------------------------------------------
 
@@ -45,8 +55,8 @@ def spawn(name: str, target: Callable[..., None], *args: Any) -> threading.Threa
     return thread
 
 
-def detached(job: Callable[..., None], *args: Any) -> None:
-    """Run a short, bounded `job` on a thread of its own.
+def detached(job: Callable[..., None], *args: Any) -> bool:
+    """Run a short, bounded `job` on a thread of its own. False when the interpreter is shutting down.
 
     Usable in a signal handler and a finalizer: starting it takes no lock of Python's, as Thread.start() would.
     """
@@ -54,8 +64,10 @@ def detached(job: Callable[..., None], *args: Any) -> None:
     _detached_jobs[entry] = getattr(job, "__qualname__", repr(job))
     try:
         start_new_thread(_run_detached, (entry, job, args))
+        return True
     except RuntimeError:
-        _detached_jobs.pop(entry, None)  # the interpreter is shutting down
+        _detached_jobs.pop(entry, None)
+        return False
 
 
 def _run_detached(entry: object, job: Callable[..., None], args: tuple[Any, ...]) -> None:
@@ -78,17 +90,43 @@ def beside(job: Callable[[], T], seconds: float) -> T | None:
 
     The main thread may be inside a signal handler that interrupted it while it held a lock which `job` needs.
     There the job runs detached, and the caller waits for it up to `seconds`: None when it is not done by then. It
-    goes on in any case. On other threads the job runs in the calling thread.
+    goes on in any case. Inside a handler that interrupted this library the wait is short: the job may need a lock
+    that is released only when the handler has returned. On other threads the job runs in the calling thread.
     """
     if get_ident() != threading.main_thread().ident:
         return job()
     outcome: _Outcome[T] = _Outcome()
-    detached(outcome.run, job)
-    if not acquire(outcome.done, min(seconds, FOREVER)):
+    if not detached(outcome.run, job):
+        return job()
+    if _interrupts_the_library():
+        seconds = min(seconds, HANDLER_SECONDS)
+    try:
+        done = acquire(outcome.done, min(seconds, FOREVER))
+    finally:
+        outcome.awaited = False
+    if not done:
         return None
     if outcome.error is not None:
         raise outcome.error
     return outcome.result
+
+
+def _interrupts_the_library() -> bool:
+    """Whether the calling code of the library was called by other code, which in turn runs inside the library.
+
+    On the main thread that is a signal handler or a finalizer: callbacks run on other threads.
+    """
+    frame: FrameType | None = sys._getframe()
+    while frame is not None and _is_ours(frame):
+        frame = frame.f_back
+    while frame is not None and not _is_ours(frame):
+        frame = frame.f_back
+    return frame is not None
+
+
+def _is_ours(frame: FrameType) -> bool:
+    name = frame.f_globals.get("__name__")
+    return isinstance(name, str) and name.startswith(_PACKAGE)
 
 
 class _Outcome(Generic[T]):
@@ -96,6 +134,7 @@ class _Outcome(Generic[T]):
 
     def __init__(self) -> None:
         self.done = locked()
+        self.awaited = True
         self.result: T | None = None
         self.error: BaseException | None = None
 
@@ -104,6 +143,8 @@ class _Outcome(Generic[T]):
             self.result = job()
         except BaseException as error:  # noqa: BLE001 - passed on to the waiting thread
             self.error = error
+            if not self.awaited:
+                log.warning("%s, after its caller stopped waiting: %s", type(error).__name__, error)
         finally:
             self.done.release()
 
@@ -111,7 +152,17 @@ class _Outcome(Generic[T]):
 def join_quietly(thread: threading.Thread | None, timeout: float) -> None:
     """Join `thread` unless it is the calling one (a callback that closes its own connection)."""
     if thread is not None and thread.ident is not None and thread.ident != get_ident():
-        thread.join(timeout)
+        join(thread, timeout)
+
+
+def join(thread: threading.Thread, timeout: float) -> bool:
+    """Wait up to `timeout` seconds for the end of `thread`: whether it has ended. Every join goes through here."""
+
+    def wait(seconds: float) -> bool:
+        thread.join(seconds)
+        return not thread.is_alive()
+
+    return sliced(wait, timeout)
 
 
 # --- waiting and waking ---------------------------------------------------------------------------------
@@ -132,7 +183,9 @@ def locked() -> LockType:
 
 def acquire(lock: LockType, timeout: float) -> bool:
     """Wait up to `timeout` seconds for `lock`. Every wait on a lock with a bound goes through here."""
-    return lock.acquire(timeout=timeout)
+    if timeout <= WAIT_SLICE:
+        return lock.acquire(timeout=timeout)
+    return sliced(lambda seconds: lock.acquire(timeout=seconds), timeout)
 
 
 class Wakeup:
@@ -163,8 +216,8 @@ class Waiters:
     def __init__(self) -> None:
         self._waiting: deque[LockType] = deque()
 
-    def __bool__(self) -> bool:
-        return bool(self._waiting)
+    def __len__(self) -> int:
+        return len(self._waiting)
 
     def wait_until(self, condition: Callable[[], bool], deadline: Deadline) -> bool:
         """Block until `condition()` is true; False at the deadline. Once true it is not called again.
@@ -206,17 +259,20 @@ class Slot(Generic[T]):
     The first item wins over any error. After it was taken, a close() still wakes the next get().
     """
 
-    __slots__ = ("_end", "_item", "_wakeup")
+    __slots__ = ("_end", "_item", "_lock")
 
     def __init__(self) -> None:
         self._item: T | None = None
         self._end: BaseException | None = None
-        self._wakeup = Wakeup()
+        self._lock = locked()  # what Wakeup does, without a call for each step: next() is measured by these
 
     def put_run(self, items: Sequence[T]) -> bool:
         """Hand over the first of `items`; the others are dropped."""
         self._item = items[0]
-        self._wakeup.set()
+        try:
+            self._lock.release()
+        except RuntimeError:
+            pass  # set already
         return True
 
     def close(self, reason: BaseException, *, discard: bool = False) -> bool:
@@ -226,19 +282,23 @@ class Slot(Generic[T]):
         first = self._end is None
         if first:
             self._end = reason
-        self._wakeup.set()
+        try:
+            self._lock.release()
+        except RuntimeError:
+            pass  # set already
         return first
 
     def get(self, timeout: float | None = None) -> T:
         """The item. Blocks up to `timeout` seconds; raises TimeoutError, or the closing reason."""
-        woken = self._item is not None or self._end is not None or self._wakeup.wait(timeout)
+        wait = FOREVER if timeout is None else min(timeout, FOREVER)
+        woken = self._item is not None or self._end is not None or acquire(self._lock, wait)
         while woken:
             item, self._item = self._item, None
             if item is not None:
                 return item
             if self._end is not None:
                 raise self._end.with_traceback(None)
-            woken = self._wakeup.wait(timeout)  # set for an item that was taken without waiting
+            woken = acquire(self._lock, wait)  # set for an item that was taken without waiting
         raise TimeoutError("no message came in time")
 
 
@@ -396,6 +456,4 @@ def _after_fork_in_child() -> None:
         mailbox.orphan()
 
 
-os.register_at_fork(after_in_child=_after_fork_in_child)
-
-run_detached = detached
+on_fork(_after_fork_in_child)

@@ -1,7 +1,7 @@
 """Every error this library raises, in one tree under `NatsError`.
 
-Errors carry their facts as attributes and their text says what to do about it where that helps.
-No error ever carries a secret: passwords, tokens, seeds and signatures do not reach this module.
+An error carries its facts as attributes. Its text says how to fix the problem where that is known.
+No error carries a secret: passwords, tokens, seeds and signatures never reach this module.
 """
 
 from __future__ import annotations
@@ -59,8 +59,8 @@ __all__ = [
 class NatsError(Exception):
     """The root of all errors of this library."""
 
-    # Facts are set as attributes by __init__; rebuilding from (class, __dict__) keeps subclasses with
-    # keyword-only constructors picklable, which Spark and multiprocessing need to carry them home.
+    # __init__ sets the facts as attributes. Rebuilding from (class, __dict__) keeps subclasses with keyword-only
+    # constructors picklable: Spark and multiprocessing send errors from one process to another.
     def __reduce__(self) -> tuple[Any, ...]:
         return (_rebuild, (type(self), self.args, self.__dict__.copy()))
 
@@ -76,20 +76,20 @@ def _rebuild(cls: type[NatsError], args: tuple[Any, ...], facts: dict[str, Any])
 
 
 class TimeoutError(NatsError, builtins.TimeoutError):
-    """The caller's timeout ran out. Also a `builtins.TimeoutError`."""
+    """The call did not finish within its timeout. Also a `builtins.TimeoutError`."""
 
 
 class ConnectionClosedError(NatsError):
-    """The connection was closed for good: by `close()`, by `drain()`, or by an error that ended it."""
+    """The connection is closed for good: by `close()`, by `drain()`, or by an error that ended it."""
 
     def __init__(self, message: str = "the connection is closed; connect() again to go on") -> None:
         super().__init__(message)
 
 
 class ConnectionLostError(NatsError):
-    """The connection broke while this call waited on it. The library reconnects by itself; try again."""
+    """The connection broke while this call waited for the server. The library reconnects by itself; try again."""
 
-    def __init__(self, message: str = "the connection was lost while waiting for an answer") -> None:
+    def __init__(self, message: str = "the connection was lost while waiting for a reply") -> None:
         super().__init__(message)
 
 
@@ -103,13 +103,13 @@ class NoServersError(NatsError):
 
 
 def describe(error: BaseException) -> str:
-    """`error` in one line, never empty: some exceptions of the standard library have no text."""
+    """`error` as text. The class name stands in where there is none, as in some standard exceptions."""
     text = str(error).strip()
     return text if text else type(error).__name__
 
 
 class StaleConnectionError(NatsError):
-    """The server answered no ping for too long, or itself called the connection stale."""
+    """The server left too many pings unanswered, or reported the connection as stale itself."""
 
 
 class AuthorizationError(NatsError):
@@ -117,7 +117,10 @@ class AuthorizationError(NatsError):
 
 
 class PermissionsError(NatsError):
-    """The server denied a publish or a subscription. The connection stays usable."""
+    """The server denied a publish or a subscription. The connection stays open and usable.
+
+    `subject` and `queue` are what was denied, `operation` is "publish" or "subscription".
+    """
 
     def __init__(self, message: str, *, subject: str = "", operation: str = "", queue: str | None = None) -> None:
         self.subject = subject
@@ -127,7 +130,7 @@ class PermissionsError(NatsError):
 
 
 class ProtocolError(NatsError):
-    """The server said something that is not the NATS protocol, or reported that we did (`-ERR`)."""
+    """The server sent something that is not the NATS protocol, or reported that this client did (`-ERR`)."""
 
 
 class MaxPayloadError(NatsError, ValueError):
@@ -150,7 +153,11 @@ class BadHeaderError(NatsError, ValueError):
 
 
 class SlowConsumerError(NatsError):
-    """A subscription's buffer was full and messages were dropped; reported once per episode."""
+    """A subscription's buffer was full and messages were dropped.
+
+    Reported once, and again only after the buffer has had room in between. `dropped` counts all messages the
+    subscription has dropped so far, `pending_msgs` those in its buffer.
+    """
 
     def __init__(self, subject: str, dropped: int, pending_msgs: int) -> None:
         self.subject = subject
@@ -163,7 +170,7 @@ class SlowConsumerError(NatsError):
 
 
 class OutboundBufferLimitError(NatsError):
-    """Too much is waiting to be sent while disconnected. The message was not taken."""
+    """The buffer for messages published while disconnected is full. The message was not accepted."""
 
     def __init__(self, pending: int, limit: int) -> None:
         self.pending = pending
@@ -174,7 +181,7 @@ class OutboundBufferLimitError(NatsError):
 
 
 class NoRespondersError(NatsError):
-    """Nobody listens on the subject of the request (status 503)."""
+    """The request's subject has no subscriber (status 503)."""
 
     def __init__(self, subject: str = "", hint: str = "") -> None:
         self.subject = subject
@@ -183,11 +190,11 @@ class NoRespondersError(NatsError):
 
 
 class DrainTimeoutError(NatsError):
-    """Draining did not finish in time; the connection or subscription was closed with work left over."""
+    """Draining did not finish in time. The connection or subscription was closed before all work was done."""
 
 
 class ForkError(NatsError):
-    """A connection was used in another process than the one that made it."""
+    """A connection was used in a process that did not create it, after a fork."""
 
     def __init__(self) -> None:
         super().__init__(
@@ -198,22 +205,22 @@ class ForkError(NatsError):
 
 
 class ConcurrencyError(NatsError):
-    """Two threads used an object that only one may use at a time."""
+    """Two threads used an object at once that only one thread at a time may use."""
 
 
 class SubscriptionClosedError(NatsError):
-    """The subscription was unsubscribed, drained, or reached its limit, and nothing is buffered."""
+    """The subscription was unsubscribed, drained, or reached its limit, and its buffer is empty."""
 
 
 # --- JetStream ----------------------------------------------------------------------------------
 
 
 class JetStreamError(NatsError):
-    """The root of JetStream's errors."""
+    """The root of all errors of JetStream."""
 
 
 class APIError(JetStreamError):
-    """An error answer of the JetStream API: `code`, `err_code`, `description` are the server's own."""
+    """The JetStream API replied with an error: `code`, `err_code` and `description` come from the server."""
 
     def __init__(self, code: int = 0, err_code: int = 0, description: str = "") -> None:
         self.code = code
@@ -223,7 +230,7 @@ class APIError(JetStreamError):
 
 
 class StreamNotFoundError(APIError):
-    """There is no stream of that name, or none on that subject."""
+    """There is no stream of that name, or no stream stores that subject."""
 
 
 class ConsumerNotFoundError(APIError):
@@ -243,31 +250,31 @@ class ConsumerExistsError(APIError):
 
 
 class WrongLastSequenceError(APIError):
-    """The expected last sequence (of the stream or the subject) was not the actual one; nothing was stored."""
+    """The expected last sequence (of the stream or of the subject) is not the actual one; nothing was stored."""
 
 
 class JetStreamNotEnabledError(APIError):
-    """JetStream is not enabled, for the server or for this account."""
+    """JetStream is not enabled on the server or for this account."""
 
 
 class JetStreamUnavailableError(APIError):
-    """JetStream cannot answer at the moment (an election, a cluster without quorum); trying again helps."""
+    """JetStream is temporarily unavailable (a leader election, a cluster without quorum). Try again later."""
 
 
 class BadRequestError(APIError):
-    """The server rejected the request as malformed or not allowed (code 400 without a class of its own)."""
+    """The server rejected the request as malformed or not allowed: code 400, and no more specific class."""
 
 
 class BatchPublishError(BadRequestError):
-    """An atomic batch was refused, or too many are under way: nothing of it was stored."""
+    """The server refused an atomic batch, or too many are open. None of its messages were stored."""
 
 
 class DataLossError(JetStreamError):
-    """Messages that were to be read are gone from the stream: deleted, expired, or the stream was made anew."""
+    """Messages that were to be read are no longer in the stream: deleted, expired, or the stream was recreated."""
 
 
 class NoStreamResponseError(JetStreamError):
-    """No stream answered a publish: none listens on that subject, or JetStream is not there."""
+    """No stream acknowledged a publish: no stream stores the subject, or JetStream is not available."""
 
     def __init__(self, subject: str) -> None:
         self.subject = subject
@@ -275,15 +282,18 @@ class NoStreamResponseError(JetStreamError):
 
 
 class NotJSMessageError(JetStreamError):
-    """The message did not come from JetStream, or its reply subject is malformed: no metadata, no ack."""
+    """The message is not from JetStream, or its reply subject is malformed: it has no metadata and no ack."""
 
 
 class TooManyStalledMsgsError(JetStreamError):
-    """Too many asynchronous publishes wait for their ack; the message was not sent."""
+    """Too many asynchronous publishes are waiting for their ack. The message was not sent."""
 
 
 class ConsumerConfigError(JetStreamError, ValueError):
-    """Options or an existing consumer do not fit what was asked for. `field` names what differs."""
+    """Options contradict each other, or the existing consumer differs from what was requested.
+
+    `field` names the option that differs.
+    """
 
     def __init__(self, message: str, *, field: str = "") -> None:
         self.field = field
@@ -291,7 +301,7 @@ class ConsumerConfigError(JetStreamError, ValueError):
 
 
 class PullError(JetStreamError):
-    """A pull request ended with an error status: `code` and `description` are the server's own."""
+    """A pull request ended with an error status: `code` and `description` come from the server."""
 
     def __init__(self, code: int, description: str, message: str | None = None) -> None:
         self.code = code
@@ -304,11 +314,11 @@ class ConsumerDeletedError(PullError):
 
 
 class ConsumerIsPushError(PullError):
-    """The consumer is push based: it cannot be pulled from."""
+    """The consumer is a push consumer: it cannot be pulled from."""
 
 
 class MissedHeartbeatError(JetStreamError):
-    """No message and no heartbeat came for too long: `silence` seconds."""
+    """No message and no heartbeat came for `silence` seconds."""
 
     def __init__(self, silence: float) -> None:
         self.silence = silence
@@ -316,7 +326,7 @@ class MissedHeartbeatError(JetStreamError):
 
 
 class SequenceMismatchError(JetStreamError):
-    """A push consumer's sequence skipped: `expected` and `got` are consumer sequences."""
+    """A push consumer's sequence has a gap: `expected` and `got` are consumer sequences."""
 
     def __init__(self, expected: int, got: int, *, stream_seq: int = 0) -> None:
         self.expected = expected
@@ -325,7 +335,7 @@ class SequenceMismatchError(JetStreamError):
         super().__init__(f"gap in consumer sequence: expected {expected}, got {got}")
 
 
-# --- err_code → class, the one registry ---------------------------------------------------------
+# --- from the err_code to the class ---------------------------------------------------------------
 
 _BY_ERR_CODE: dict[int, type[APIError]] = {
     10008: JetStreamUnavailableError,  # JetStream system temporarily unavailable
@@ -340,7 +350,7 @@ _BY_ERR_CODE: dict[int, type[APIError]] = {
     10059: StreamNotFoundError,
     10071: WrongLastSequenceError,
     10076: JetStreamNotEnabledError,  # for the server
-    10077: APIError,  # not stored, for example because the stream is full: code 503, but no outage
+    10077: APIError,  # not stored, for example because the stream is full; code 503, but the server is available
     10105: ConsumerExistsError,  # exists and is still active
     10118: JetStreamUnavailableError,  # stream is offline
     10119: JetStreamUnavailableError,  # consumer is offline
@@ -351,7 +361,7 @@ _BY_ERR_CODE: dict[int, type[APIError]] = {
     10164: WrongLastSequenceError,  # the constant form of 10071
 }
 
-# For answers whose err_code has no class of its own.
+# For an err_code that has no class of its own.
 _BY_CODE: dict[int, type[APIError]] = {
     400: BadRequestError,
     503: JetStreamUnavailableError,
@@ -359,6 +369,6 @@ _BY_CODE: dict[int, type[APIError]] = {
 
 
 def api_error(code: int, err_code: int, description: str) -> APIError:
-    """The error object for an error answer of the JetStream API."""
+    """The error object for an error reply of the JetStream API."""
     build: Callable[[int, int, str], APIError] = _BY_ERR_CODE.get(err_code) or _BY_CODE.get(code) or APIError
     return build(code, err_code, description)

@@ -8,22 +8,22 @@ from concurrent.futures import Future
 from datetime import timedelta
 from typing import Any, overload
 
+from ._deadline import Deadline
 from .api.batch import BatchMessage, PublishBatch, publish_all
 from .api.client import DEFAULT_PREFIX, ApiClient
 from .api.config import StreamConfig
 from .api.consumer_api import ConsumerApi
 from .api.fields import merged
 from .api.info import AccountInfo, PubAck, StreamInfo
-from .api.publish import Publisher, publish_block
+from .api.publish import publish_and_wait, publish_block
 from .api.publish_async import DEFAULT_MAX_PENDING, AsyncPublisher
 from .api.stream_api import StreamApi
+from .consumers.binding import SubscribeRequest, subscribe
 from .consumers.consumer import Consumer
 from .consumers.ordered import OrderedConsumer
 from .consumers.pull_subscription import PullSubscription, subscribe_pull
-from .consumers.push import Callback, PendingLimits, PushSubscription
-from .consumers.push_workflow import SubscribeRequest
-from .consumers.subscribe import subscribe
-from .net.connection import Connection
+from .consumers.push import Callback, PushSubscription
+from .net.connection import Connection, link_of
 from .net.subscription import DEFAULT_PENDING_BYTES, DEFAULT_PENDING_MSGS
 from .protocol.subjects import publish_subject
 from .stream import ConsumerFields, ConsumerManager, Stream
@@ -33,10 +33,12 @@ StreamFields = StreamConfig | Mapping[str, Any] | None
 
 
 class JetStream:
-    """What `nc.jetstream()` returns. Thread-safe; calls block for the server's answer, `timeout` at most.
+    """JetStream on one connection, as returned by `nc.jetstream()`. Thread-safe.
 
-    `domain` or `prefix` choose another JetStream than the account's own. `publish_async_max_pending` is how many
-    asynchronous publishes may be unanswered at once.
+    `domain` or `prefix` selects another JetStream than the one of the account. `publish_async_max_pending` limits
+    how many asynchronous publishes may wait for their acknowledgement at once. `timeout` (default 5 s) is how long
+    a call blocks for the server's reply; then it raises TimeoutError. Every call may also raise
+    ConnectionLostError, and APIError or a subclass when the server replies with an error.
     """
 
     def __init__(
@@ -48,13 +50,13 @@ class JetStream:
         timeout: Duration = 5.0,
         publish_async_max_pending: int = DEFAULT_MAX_PENDING,
     ) -> None:
-        self._client = ApiClient(nc, domain=domain, prefix=prefix, timeout=timeout)
+        link = link_of(nc)
+        self._client = ApiClient(link, domain=domain, prefix=prefix, timeout=timeout)
         self._streams = StreamApi(self._client)
         self._consumer_api = ConsumerApi(self._client)
         self._consumers = ConsumerManager(self._client)
-        self._publisher = Publisher(nc, self._client.timeout)
-        self._async_publisher = AsyncPublisher(nc, self._client.timeout, publish_async_max_pending)
-        # Its thread and its inbox must not outlive a context that was dropped.
+        self._async_publisher = AsyncPublisher(link, self._client.timeout, publish_async_max_pending)
+        # When the context is garbage collected, the thread and the inbox of its publisher must end.
         weakref.finalize(self, self._async_publisher.retire).atexit = False
 
     # --- publishing -----------------------------------------------------------------------------------
@@ -76,12 +78,18 @@ class JetStream:
         retry_attempts: int = 2,
         retry_wait: Duration = 0.25,
     ) -> PubAck:
-        """Publish a message and wait for the stream's acknowledgement: when this returns, it is stored.
+        """Publish a message and wait for the stream's acknowledgement. When this returns, the message is stored.
 
-        "No responders" is tried again `retry_attempts` times, `retry_wait` apart; a timeout or a lost connection
-        only with a `msg_id`, by which the stream recognises a duplicate. `timeout` bounds all tries.
-        Raises NoStreamResponseError when no stream listens, WrongLastSequenceError and other APIErrors when the
-        stream refuses it, TimeoutError and ConnectionLostError when it is not known whether it was stored.
+        `msg_id` makes the stream ignore duplicates. The `expected_…` parameters make it store the message only if
+        they match. `ttl` is how long the stream keeps the message: whole seconds, a timedelta, or "never".
+
+        While no stream responds, the publish is repeated up to `retry_attempts` times, `retry_wait` apart. After a
+        timeout or a lost connection it is repeated only with a `msg_id`. `timeout` covers all attempts together;
+        by default it is that of the context.
+
+        Raises NoStreamResponseError when no stream stores the subject, WrongLastSequenceError or another APIError
+        when the stream rejects the message, TimeoutError or ConnectionLostError when it is unknown whether the
+        message was stored.
         """
         block, has_msg_id = publish_block(
             headers,
@@ -93,12 +101,13 @@ class JetStream:
             expected_last_msg_id,
             ttl,
         )
-        return self._publisher.publish(
-            subject,
+        return publish_and_wait(
+            self._client.link,
+            publish_subject(subject),
             payload,
             block,
             has_msg_id=has_msg_id,
-            timeout=timeout,
+            timeout=self._client.timeout if timeout is None else timeout,
             retry_attempts=retry_attempts,
             retry_wait=retry_wait,
         )
@@ -120,11 +129,11 @@ class JetStream:
         retry_attempts: int = 2,
         retry_wait: Duration = 0.25,
     ) -> Future[PubAck]:
-        """Publish a message; the future has the acknowledgement, or fails as publish() would raise.
+        """Publish a message without waiting. The future's result is the acknowledgement, or what publish() raises.
 
-        Blocks only while `publish_async_max_pending` publishes are unanswered, at most `timeout`, and then raises
-        TooManyStalledMsgsError. After a reconnect unanswered messages with a `msg_id` are sent again, the others
-        fail with ConnectionLostError.
+        The parameters are those of publish(). Blocks only while `publish_async_max_pending` publishes wait for
+        their acknowledgement; after `timeout` it raises TooManyStalledMsgsError. After a reconnect, messages with
+        a `msg_id` that were not acknowledged are sent again; the others fail with ConnectionLostError.
         """
         block, has_msg_id = publish_block(
             headers,
@@ -148,12 +157,15 @@ class JetStream:
 
     @property
     def publish_async_pending(self) -> int:
-        """How many asynchronous publishes are unanswered."""
-        return self._async_publisher.pending
+        """How many asynchronous publishes wait for their acknowledgement."""
+        return len(self._async_publisher.pending)
 
     def publish_async_wait(self, timeout: Duration | None = None) -> None:
-        """Block until every asynchronous publish is answered or has failed. Raises TimeoutError."""
-        self._async_publisher.wait(timeout)
+        """Block until every asynchronous publish is acknowledged or has failed.
+
+        Raises TimeoutError after `timeout` seconds; the default None waits without a limit.
+        """
+        self._async_publisher.wait(Deadline(timeout))
 
     @overload
     def publish_batch(self, *, timeout: Duration | None = None) -> PublishBatch: ...
@@ -169,48 +181,51 @@ class JetStream:
         *,
         timeout: Duration | None = None,
     ) -> PublishBatch | PubAck:
-        """Store up to 1000 messages of one stream all together, or none (ADR-50; server 2.12 and later).
+        """Publish up to 1000 messages to one stream, which stores all of them or none (ADR-50).
 
-        The stream must have `allow_atomic`. Without `messages` returns a batch to fill in a `with` block; with
-        an iterable of (subject, payload[, headers]) publishes them and returns the acknowledgement of the last.
-        See PublishBatch for what blocks and what is raised.
+        Needs server 2.12 or later and a stream with `allow_atomic`. Without `messages`, returns a batch to fill in
+        a `with` block. With an iterable of (subject, payload[, headers]), publishes them and returns the
+        acknowledgement of the last. PublishBatch says what blocks and what is raised.
         """
-        batch = PublishBatch(self._client.nc, self._client.timeout if timeout is None else timeout)
+        batch = PublishBatch(self._client.link, self._client.timeout if timeout is None else timeout)
         return batch if messages is None else publish_all(batch, messages)
 
     # --- streams --------------------------------------------------------------------------------------
 
     def create_stream(self, config: StreamFields = None, /, **fields: Any) -> Stream:
-        """Create a stream: `create_stream(name="ORDERS", subjects=["orders.>"])`, or with a StreamConfig.
+        """Create a stream from a StreamConfig or a dict of its fields, keywords, or both.
 
-        Raises StreamNameInUseError when one of that name differs.
+        For example `create_stream(name="ORDERS", subjects=["orders.>"])`. A stream that exists with the same
+        configuration is returned. Raises StreamNameInUseError when it exists with another one.
         """
         return self._stream(self._streams.create(merged(StreamConfig, config, fields)))
 
     def update_stream(self, config: StreamFields = None, /, **fields: Any) -> Stream:
-        """Change an existing stream. Raises StreamNotFoundError."""
+        """Change the configuration of a stream. Raises StreamNotFoundError when there is none of that name."""
         return self._stream(self._streams.update(merged(StreamConfig, config, fields)))
 
     def create_or_update_stream(self, config: StreamFields = None, /, **fields: Any) -> Stream:
+        """Create a stream, or change its configuration if it exists."""
         return self._stream(self._streams.create_or_update(merged(StreamConfig, config, fields)))
 
     def get_stream(self, name: str) -> Stream:
-        """Raises StreamNotFoundError."""
+        """The stream of that name. Raises StreamNotFoundError when there is none."""
         return self._stream(self._streams.info(name))
 
     def delete_stream(self, name: str) -> None:
-        """Delete a stream and everything in it."""
+        """Delete a stream with its messages and consumers. Raises StreamNotFoundError when there is none."""
         self._streams.delete(name)
 
     def list_streams(self, subject: str | None = None) -> Iterator[StreamInfo]:
-        """All streams, or those on `subject`; asks page by page as you go."""
+        """Iterate over all streams, or those that store `subject`. The iterator requests page after page."""
         return self._streams.list(subject)
 
     def stream_names(self, subject: str | None = None) -> Iterator[str]:
+        """Iterate over the names of all streams, or of those that store `subject`."""
         return self._streams.names(subject)
 
     def find_stream_name_by_subject(self, subject: str) -> str:
-        """The name of the one stream on `subject`. Raises StreamNotFoundError when there is not exactly one."""
+        """The name of the stream that stores `subject`. Raises StreamNotFoundError unless there is exactly one."""
         return self._streams.name_by_subject(subject)
 
     def _stream(self, info: StreamInfo) -> Stream:
@@ -219,31 +234,34 @@ class JetStream:
     # --- consumers ------------------------------------------------------------------------------------
 
     def create_consumer(self, stream: str, config: ConsumerFields = None, /, **fields: Any) -> Consumer:
-        """Create a consumer. Raises ConsumerExistsError when one of that name differs."""
+        """Create a consumer of `stream`; see Stream.create_consumer()."""
         return self._consumers.create(stream, config, fields)
 
     def update_consumer(self, stream: str, config: ConsumerFields = None, /, **fields: Any) -> Consumer:
-        """Change an existing consumer. Raises ConsumerNotFoundError."""
+        """Change the configuration of a consumer. Raises ConsumerNotFoundError when there is none of that name."""
         return self._consumers.update(stream, config, fields)
 
     def create_or_update_consumer(self, stream: str, config: ConsumerFields = None, /, **fields: Any) -> Consumer:
+        """Create a consumer, or change its configuration if it exists."""
         return self._consumers.create_or_update(stream, config, fields)
 
     def get_consumer(self, stream: str, name: str) -> Consumer:
-        """Raises ConsumerNotFoundError."""
+        """The consumer of that name. Raises ConsumerNotFoundError when there is none."""
         return self._consumers.get(stream, name)
 
     def delete_consumer(self, stream: str, name: str) -> None:
+        """Delete a consumer. Raises ConsumerNotFoundError when there is none of that name."""
         self._consumer_api.delete(stream, name)
 
     def ordered_consumer(self, stream: str, **fields: Any) -> OrderedConsumer:
-        """Every message of the stream once, in order, whatever happens to server or connection (ADR-17).
+        """A consumer that delivers every message of the stream once and in order, without acks (ADR-17).
 
-        Asks nothing of the server yet. `fields`: filter_subject or filter_subjects, deliver_policy, opt_start_seq,
-        opt_start_time, replay_policy, headers_only, description, metadata, inactive_threshold (seconds without
-        use after which the server removes the consumer; 300), name_prefix (of the consumer's names on the
-        server), max_reset_attempts (how often to try to create the consumer again in a row; None: for ever).
-        Raises ConsumerConfigError for a field that an ordered consumer cannot have.
+        It recovers from lost connections and from servers that restart. This call sends no request. `fields` may
+        be: filter_subject or filter_subjects, deliver_policy, opt_start_seq, opt_start_time, replay_policy,
+        headers_only, description, metadata; inactive_threshold (the server deletes the consumer after so many
+        seconds without use; default 300), name_prefix (for the consumer's names on the server), max_reset_attempts
+        (how many attempts in a row to create the consumer again may fail; default None: no limit). Raises
+        ConsumerConfigError for a field that an ordered consumer cannot have.
         """
         return self._consumers.ordered(stream, **fields)
 
@@ -267,20 +285,22 @@ class JetStream:
         pending_bytes_limit: int = DEFAULT_PENDING_BYTES,
         **fields: Any,
     ) -> PushSubscription:
-        """Subscribe to a push consumer: the server sends, the client takes (ADR-15).
+        """Subscribe through a push consumer: the server sends messages without being asked for each (ADR-15).
 
-        The stream is the one on `subject` unless named. `consumer` binds to an existing consumer; `durable` uses
-        the durable of that name, or creates it; with neither an ephemeral one is created. `queue` shares a
-        durable's messages among its members; without another name the queue's is the durable's. `config` or
-        `fields` are the consumer's: for a new one they are set, an existing one must have them.
+        `stream` defaults to the stream that stores `subject`. `consumer` binds to an existing consumer. `durable`
+        uses the durable consumer of that name, or creates it. Without both, an ephemeral consumer is created.
+        `queue` shares the messages of a durable consumer among the members of the queue; the durable is named like
+        the queue unless it has another name. `config` and `fields` configure a new consumer; an existing one must
+        match them.
 
-        With `cb` a thread of the subscription's own calls it for each message, which is acked when it returns and
-        nak'ed when it raises, unless `manual_ack`. `ordered_consumer` delivers every message once, in order,
-        without acknowledgement, whatever happens to server or connection (ADR-17).
+        With `cb`, a thread of this subscription calls it for each message. A message is acked when `cb` returns
+        and nak'ed when it raises, unless `manual_ack` is true. Without `cb`, iterate or call next_msg().
+        `ordered_consumer` delivers every message once and in order, without acks, and recovers from lost
+        connections (ADR-17). Messages beyond `pending_msgs_limit` or `pending_bytes_limit` are dropped.
 
-        Raises ConsumerConfigError for what cannot work and for an existing consumer that does not fit,
-        StreamNotFoundError when not exactly one stream is on the subject, ConsumerNotFoundError for a `consumer`
-        that does not exist. Unsubscribing deletes a consumer that this call created.
+        Unsubscribing deletes the consumer if this call created it. Raises ConsumerConfigError for options that
+        contradict each other and for an existing consumer that does not match, StreamNotFoundError unless exactly
+        one stream stores the subject, ConsumerNotFoundError for a `consumer` that does not exist.
         """
         return subscribe(
             self._client,
@@ -296,7 +316,7 @@ class JetStream:
             ordered_consumer=ordered_consumer,
             idle_heartbeat=idle_heartbeat,
             flow_control=flow_control,
-            limits=PendingLimits(pending_msgs_limit, pending_bytes_limit),
+            limits=(pending_msgs_limit, pending_bytes_limit),
         )
 
     def pull_subscribe(
@@ -309,9 +329,9 @@ class JetStream:
         config: ConsumerFields = None,
         **fields: Any,
     ) -> PullSubscription:
-        """Subscribe to a pull consumer, to fetch from it (ADR-13). Arguments and errors are those of subscribe().
+        """Subscribe through a pull consumer, to call fetch() (ADR-13). Parameters and errors: see subscribe().
 
-        A `consumer` to bind to need not be found: who may pull from it need not be allowed to look at it.
+        With `consumer`, a failing look-up is no error: a client that may pull need not be allowed to look it up.
         """
         request = SubscribeRequest.make(
             subject, stream=stream, bind=consumer, durable=durable, config=config, fields=fields, pull=True
@@ -321,8 +341,13 @@ class JetStream:
     # --- account --------------------------------------------------------------------------------------
 
     def account_info(self) -> AccountInfo:
-        """Limits and usage of the account. Raises JetStreamNotEnabledError."""
+        """What the account uses of JetStream, and its limits. Raises JetStreamNotEnabledError."""
         return AccountInfo.from_wire(self._client.request("INFO"))
 
     def __repr__(self) -> str:
         return f"<JetStream {self._client.prefix}>"
+
+
+def client_of(js: JetStream) -> ApiClient:
+    """The API client of a context, for what is built on it."""
+    return js._client

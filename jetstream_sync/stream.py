@@ -54,9 +54,10 @@ class ConsumerManager:
 
 
 class Stream:
-    """A stream on the server. Thread-safe; every method blocks for the server's answer.
+    """A stream on the server. Thread-safe.
 
-    Raises APIError and its kinds (StreamNotFoundError, ConsumerExistsError …) for error answers.
+    Every method sends a request and blocks for its reply, up to the timeout of the JetStream context. All raise
+    TimeoutError, ConnectionLostError, and APIError or a subclass when the server replies with an error.
     """
 
     def __init__(self, client: ApiClient, info: StreamInfo) -> None:
@@ -69,41 +70,46 @@ class Stream:
 
     @property
     def name(self) -> str:
+        """The stream's name."""
         return self._name
 
     @property
     def info(self) -> StreamInfo:
-        """What the server last told this object; get_info() asks again."""
+        """The configuration and state as last received; get_info() asks the server again."""
         return self._info
 
     def get_info(self, *, deleted_details: bool = False, subjects_filter: str | None = None) -> StreamInfo:
         """Ask the server for the stream's configuration and state.
 
-        `deleted_details` adds the sequences deleted inside the stream, `subjects_filter` the number of messages
-        of each subject that matches it.
+        `deleted_details` adds the sequences of deleted messages, `subjects_filter` the number of messages of each
+        subject that matches it. Raises StreamNotFoundError when the stream was deleted.
         """
         self._info = self._api.info(self.name, deleted_details=deleted_details, subjects_filter=subjects_filter)
         return self._info
 
     def delete(self) -> None:
-        """Delete the stream and everything in it."""
+        """Delete the stream with its messages and consumers. Raises StreamNotFoundError if it is gone."""
         self._api.delete(self.name)
 
     # --- messages -----------------------------------------------------------------------------------
 
     def purge(self, *, subject: str | None = None, sequence: int | None = None, keep: int | None = None) -> int:
-        """Remove messages: all, those of `subject`, those below `sequence`, or all but the last `keep`.
+        """Delete messages and return how many.
 
-        Returns how many were removed.
+        By default all messages are deleted. `subject` (wildcards allowed) limits this to messages of that subject,
+        `sequence` to messages before that sequence; `keep` keeps the last so many. Raises ValueError when
+        `sequence` and `keep` are both given.
         """
         return self._api.purge(self.name, subject=subject, sequence=sequence, keep=keep)
 
     def get_message(
         self, seq: int | None = None, *, last_by_subject: str | None = None, next_by_subject: str | None = None
     ) -> RawStreamMsg:
-        """A stored message: by sequence, the last of a subject, or the next of a subject (from `seq` on).
+        """Read a stored message, without a consumer.
 
-        Uses Direct Get where the stream allows it. Raises MessageNotFoundError.
+        Pass `seq` for the message with that sequence, `last_by_subject` for the last message of a subject, or
+        `next_by_subject` for the first message of a subject at or after `seq` (default: the first in the stream).
+        Uses Direct Get if the stream allows it. Raises MessageNotFoundError when there is no such message.
         """
         return self._api.get_message(
             self.name,
@@ -114,53 +120,61 @@ class Stream:
         )
 
     def delete_message(self, seq: int) -> None:
-        """Remove a message; its bytes may stay on disk until they are overwritten."""
+        """Delete a message. Its bytes may stay on disk until they are overwritten."""
         self._api.delete_message(self.name, seq, erase=False)
 
     def secure_delete_message(self, seq: int) -> None:
-        """Remove a message and overwrite its bytes."""
+        """Delete a message and overwrite its bytes."""
         self._api.delete_message(self.name, seq, erase=True)
 
     # --- consumers ----------------------------------------------------------------------------------
 
     def create_consumer(self, config: ConsumerFields = None, /, **fields: Any) -> Consumer:
-        """Create a consumer. Raises ConsumerExistsError when one of that name differs."""
+        """Create a consumer from a ConsumerConfig or a dict of its fields, keywords, or both.
+
+        A consumer that exists with the same configuration is returned. Raises ConsumerExistsError when it exists
+        with another one.
+        """
         return self._consumers.create(self.name, config, fields)
 
     def update_consumer(self, config: ConsumerFields = None, /, **fields: Any) -> Consumer:
-        """Change an existing consumer. Raises ConsumerNotFoundError."""
+        """Change the configuration of a consumer. Raises ConsumerNotFoundError when there is none of that name."""
         return self._consumers.update(self.name, config, fields)
 
     def create_or_update_consumer(self, config: ConsumerFields = None, /, **fields: Any) -> Consumer:
+        """Create a consumer, or change its configuration if it exists."""
         return self._consumers.create_or_update(self.name, config, fields)
 
     def get_consumer(self, name: str) -> Consumer:
-        """Raises ConsumerNotFoundError."""
+        """The consumer of that name. Raises ConsumerNotFoundError when there is none."""
         return self._consumers.get(self.name, name)
 
     def delete_consumer(self, name: str) -> None:
+        """Delete a consumer. Raises ConsumerNotFoundError when there is none of that name."""
         self._consumer_api.delete(self.name, name)
 
     def ordered_consumer(self, **fields: Any) -> OrderedConsumer:
-        """Every message of the stream once, in order; see JetStream.ordered_consumer()."""
+        """A consumer that delivers every message once and in order; see JetStream.ordered_consumer()."""
         return self._consumers.ordered(self.name, **fields)
 
     def list_consumers(self) -> Iterator[ConsumerInfo]:
-        """All consumers; asks page by page as you go."""
+        """Iterate over the consumers of the stream. The iterator requests page after page."""
         return self._consumer_api.list(self.name)
 
     def consumer_names(self) -> Iterator[str]:
+        """Iterate over the names of the stream's consumers. The iterator requests page after page."""
         return self._consumer_api.names(self.name)
 
     def pause_consumer(self, name: str, until: datetime) -> ConsumerPause:
-        """Deliver nothing from this consumer until `until` (aware). Server 2.11 and later."""
+        """Have a consumer deliver nothing until `until`, an aware datetime. Needs server 2.11 or later."""
         return self._consumer_api.pause(self.name, name, until)
 
     def resume_consumer(self, name: str) -> ConsumerPause:
+        """End the pause of a consumer. Needs server 2.11 or later."""
         return self._consumer_api.pause(self.name, name, None)
 
     def unpin_consumer(self, name: str, group: str) -> None:
-        """Let another client of the priority group be pinned. Server 2.11 and later."""
+        """Unpin the pinned client of a priority group; the server pins another. Needs server 2.11 or later."""
         self._consumer_api.unpin(self.name, name, group)
 
     def __repr__(self) -> str:

@@ -1,4 +1,4 @@
-"""Makes `format("jetstream")` known to Spark, which looks for packages named `pyspark_*`."""
+"""Lets Spark discover `format("jetstream")`: it looks for packages named `pyspark_*`."""
 
 from jetstream_sync.spark.source import JetStreamDataSource as DefaultSource
 

@@ -1,4 +1,4 @@
-"""What every test of the project gets: no thread of the library may outlive the test that started it."""
+"""Fixtures of all tests. No thread of the library may outlive the test that started it."""
 
 from __future__ import annotations
 
@@ -10,12 +10,23 @@ import pytest
 
 from jetstream_sync._threads import detached_jobs
 from tests.support.eventually import eventually
+from tests.support.fixtures import (  # noqa: F401
+    cert_kit,
+    eager_switching,
+    jwt_kit,
+    mute,
+    observer,
+    operator_server,
+    other_js,
+    proxy,
+    reported,
+    server,
+    stream,
+    token_server,
+)
+from tests.support.threads import library_threads
 
 faulthandler.enable()
-
-
-def library_threads() -> set[threading.Thread]:
-    return {thread for thread in threading.enumerate() if thread.name.startswith("js-")}
 
 
 def no_leaks_since(before: set[threading.Thread]) -> bool:

@@ -1,4 +1,4 @@
-"""Importing the library is quick. Measured, so not among the layers that run two at a time."""
+"""Importing the library is quick. This measures time, so it does not run in parallel with other tests."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ BLOCKS = re.findall(r"^```python\n(.*?)^```", README.read_text(), re.MULTILINE |
 
 
 def test_readme_has_python_blocks() -> None:
-    """A README without programs would pass the test below for nothing."""
+    """The README has programs; without them the test below would check nothing."""
     assert len(BLOCKS) >= 2
 
 

@@ -1,31 +1,25 @@
 """Atomic batches (ADR-50): up to 1000 messages of one stream, stored all together or not at all.
 
-Messages are gathered here and sent by commit(), so that a batch which is given up costs the server nothing and
-none is abandoned by it for being slow. ADR-50: the first message is a request whose empty answer says that the
-stream takes batches; the following ones ask for no answer; the last one carries the commit and is acknowledged.
+Messages are gathered here and sent by commit(): a discarded batch costs the server nothing, and the server never
+abandons a batch because the program is slow. The first message is a request; its empty reply says that the stream
+accepts batches. The following ones ask for no reply. The last one carries the commit and is acknowledged.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from datetime import timedelta
-from types import TracebackType
 from typing import Any, NamedTuple
 
 from .._deadline import Deadline
 from ..errors import BadHeaderError, JetStreamError, NatsError, TimeoutError
-from ..net.connection import Connection, is_no_responders
-from ..net.outbox import Ephemeral
-from ..protocol.headers import VERSION_LINE
+from ..net.link import Link
+from ..protocol.headers import VERSION_LINE, is_no_responders
 from ..protocol.parser import RawMessage
 from ..protocol.subjects import next_nuid, publish_subject
 from .info import PubAck
 from .publish import Duration, parse_pub_ack, publish_block
 
 MAX_BATCH = 1000
-SINCE = (2, 12)
-
-_OWN_HEADERS = "nats-batch-"
 
 
 class BatchMessage(NamedTuple):
@@ -39,7 +33,7 @@ class BatchMessage(NamedTuple):
 class _Entry(NamedTuple):
     subject: bytes
     payload: bytes
-    block: bytes  # without the closing blank line
+    block: bytes  # when added, without the closing blank line
 
 
 class PublishBatch:
@@ -53,8 +47,8 @@ class PublishBatch:
     Leaving the block commits, unless an exception is on its way: then nothing is sent.
     """
 
-    def __init__(self, nc: Connection, timeout: float | timedelta) -> None:
-        self._nc = nc
+    def __init__(self, link: Link, timeout: Duration) -> None:
+        self._link = link
         self._timeout = timeout
         self._entries: list[_Entry] = []
         self._closed = False
@@ -84,7 +78,7 @@ class PublishBatch:
         full, and what publish() raises for bad input.
         """
         for name in headers or ():
-            if isinstance(name, str) and name.lower().startswith(_OWN_HEADERS):
+            if isinstance(name, str) and name.lower().startswith("nats-batch-"):
                 raise BadHeaderError(f"header {name!r} is the batch's own: leave it out")
         block, _ = publish_block(
             headers,
@@ -93,13 +87,11 @@ class PublishBatch:
             expected_last_seq,
             expected_last_subject_seq,
             expected_last_subject_seq_subject,
-            None,
-            ttl,
+            ttl=ttl,
         )
         self._add(publish_subject(subject), payload, VERSION_LINE if block is None else block[:-2])
 
     def _add(self, subject: bytes, payload: bytes, block: bytes) -> None:
-        """Add a message whose subject and header block (without its blank line) are known to be valid."""
         if self._closed:
             raise ValueError("this batch is committed or discarded: begin another one")
         if len(self._entries) >= MAX_BATCH:
@@ -111,7 +103,7 @@ class PublishBatch:
         self._closed = True
         self._entries.clear()
 
-    def commit(self, timeout: float | timedelta | None = None) -> PubAck:
+    def commit(self, timeout: Duration | None = None) -> PubAck:
         """Send the batch and wait for its acknowledgement: when this returns, all of it is stored.
 
         Raises ValueError when it is empty, MaxPayloadError, NoStreamResponseError; WrongLastSequenceError and
@@ -121,28 +113,25 @@ class PublishBatch:
         """
         if self._closed or not self._entries:
             raise ValueError("this batch is committed or discarded" if self._closed else "this batch is empty")
-        _check_server(self._nc)
+        _check_server(self._link)
         deadline = Deadline(self._timeout if timeout is None else timeout)
-        entries, self._closed = self._entries, True
-        last = len(entries)
-        blocks = [self._block(entry, number, last) for number, entry in enumerate(entries, 1)]
+        self._closed = True
+        entries = [self._numbered(entry, number) for number, entry in enumerate(self._entries, 1)]
         # All frames are made before the first is sent: one that is too large must not leave half a batch behind.
-        frames = [
-            self._nc._frame(entry.subject, entry.payload, None, block)
-            for entry, block in zip(entries, blocks, strict=True)
-        ]
-        if last > 1:
-            self._begin(entries[0], blocks[0], deadline)
-        self.ack = self._finish(entries[-1], blocks[-1], frames[1:-1], deadline)
+        frames = [self._link.frame(entry.subject, entry.payload, None, entry.block) for entry in entries]
+        if len(entries) > 1:
+            self._begin(entries[0], deadline)
+        self.ack = self._finish(entries[-1], frames[1:-1], deadline)
         return self.ack
 
-    def _block(self, entry: _Entry, number: int, last: int) -> bytes:
-        commit = b"Nats-Batch-Commit: 1\r\n" if number == last else b""
-        id_line = b"Nats-Batch-Id: %b\r\nNats-Batch-Sequence: %d\r\n" % (self.id.encode(), number)
-        return b"".join((entry.block, id_line, commit, b"\r\n"))
+    def _numbered(self, entry: _Entry, number: int) -> _Entry:
+        """The entry with the complete header block of message `number`."""
+        commit = b"Nats-Batch-Commit: 1\r\n" if number == len(self) else b""
+        place = b"Nats-Batch-Id: %b\r\nNats-Batch-Sequence: %d\r\n" % (self.id.encode(), number)
+        return _Entry(entry.subject, entry.payload, b"".join((entry.block, place, commit, b"\r\n")))
 
-    def _begin(self, first: _Entry, block: bytes, deadline: Deadline) -> None:
-        raw = self._request(first, block, deadline)
+    def _begin(self, first: _Entry, deadline: Deadline) -> None:
+        raw = self._request(first, deadline)
         if raw[3] or is_no_responders(raw[2]):
             ack = parse_pub_ack(raw[3], raw[2], first.subject)
             raise JetStreamError(
@@ -150,42 +139,40 @@ class PublishBatch:
                 "know atomic batches (2.12 and later do)"
             )
 
-    def _finish(self, last: _Entry, block: bytes, middle: list[tuple[bytes, int]], deadline: Deadline) -> PubAck:
-        outbox = self._nc._outbox
-        waiting = [Ephemeral(frame) for frame, _ in middle]
+    def _finish(self, last: _Entry, middle: list[tuple[bytes, int]], deadline: Deadline) -> PubAck:
+        outbox = self._link.outbox
         try:
-            for frame, (_, size) in zip(waiting, middle, strict=True):
-                outbox.publish(frame, size, gather=True)
+            for frame, size in middle:
+                outbox.publish(frame, size, keep=False, coalesce=True)
                 if outbox.congested:
                     outbox.wait_for_room()
-            raw = self._request(last, block, deadline)
+            raw = self._request(last, deadline)
             ack = parse_pub_ack(raw[3], raw[2], last.subject)
         except NatsError:
-            for frame in waiting:
-                outbox.withdraw(frame)
+            outbox.withdraw(*(frame for frame, _ in middle))
             raise
-        if ack.count != len(self._entries):
-            raise JetStreamError(
-                f"stream {ack.stream!r} acknowledged {ack.count} of {len(self._entries)} messages"
-            )
+        if ack.count != len(self):
+            raise JetStreamError(f"stream {ack.stream!r} acknowledged {ack.count} of {len(self)} messages")
         return ack
 
-    def _request(self, entry: _Entry, block: bytes, deadline: Deadline) -> RawMessage:
-        left = deadline.remaining()
-        if left is not None and left <= 0:
+    def _request(self, entry: _Entry, deadline: Deadline) -> RawMessage:
+        if deadline.expired:
             raise TimeoutError("the batch was not committed in time")
-        return self._nc._request_raw(entry.subject, entry.payload, left, block)
+        return self._link.request(entry.subject, entry.payload, deadline.remaining(), entry.block)
 
     def __enter__(self) -> PublishBatch:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_details: object) -> None:
         if kind is None and self._entries and not self._closed:
             self.commit()
         elif not self._closed:
             self.discard()
+
+
+def add_encoded(batch: PublishBatch, subject: bytes, payload: bytes, block: bytes) -> None:
+    """Add a message whose subject and header block (without its blank line) are known to be valid."""
+    batch._add(subject, payload, block)
 
 
 def publish_all(batch: PublishBatch, messages: Iterable[BatchMessage | tuple[Any, ...]]) -> PubAck:
@@ -196,9 +183,9 @@ def publish_all(batch: PublishBatch, messages: Iterable[BatchMessage | tuple[Any
     return batch.commit()
 
 
-def _check_server(nc: Connection) -> None:
+def _check_server(link: Link) -> None:
     """A server that does not know batches stores their messages one by one: better not to send any."""
-    version = str(nc.server_info.get("version", ""))
+    version = str(link.server_info.get("version", ""))
     numbers = version.split("-")[0].split(".")[:2]
-    if all(number.isdigit() for number in numbers) and tuple(map(int, numbers)) < SINCE:
+    if all(number.isdigit() for number in numbers) and tuple(map(int, numbers)) < (2, 12):
         raise JetStreamError(f"atomic batches need server 2.12 or later; this one is {version}")

@@ -1,4 +1,8 @@
-"""Consumer operations of the JetStream API: requests in, infos out. Thread-safe; every call blocks."""
+"""Consumer requests of the JetStream API.
+
+Thread-safe. Each call sends one request and blocks for its reply, up to the client's timeout; the lists send one
+request per page. All raise what `ApiClient.request` raises, and BadSubjectError for an invalid name.
+"""
 
 from __future__ import annotations
 
@@ -22,14 +26,15 @@ class ConsumerApi:
         self._client = client
 
     def create(self, stream: str, config: ConsumerConfig, *, timeout: float | None = None) -> ConsumerInfo:
-        """Raises ConsumerExistsError when one of that name exists with another configuration."""
+        """Create a consumer. Raises ConsumerExistsError when it exists with another configuration."""
         return self._configure(stream, config, "create", timeout)
 
     def update(self, stream: str, config: ConsumerConfig) -> ConsumerInfo:
-        """Raises ConsumerNotFoundError when there is none of that name."""
+        """Change the configuration of a consumer. Raises ConsumerNotFoundError when there is none of that name."""
         return self._configure(stream, config, "update")
 
     def create_or_update(self, stream: str, config: ConsumerConfig) -> ConsumerInfo:
+        """Create a consumer, or change its configuration when it exists."""
         return self._configure(stream, config, "")
 
     def _configure(
@@ -37,11 +42,9 @@ class ConsumerApi:
     ) -> ConsumerInfo:
         config = copy.copy(config)
         name = config.name or config.durable_name
-        if name is None:
-            if action == "update":
-                raise ValueError("to update a consumer, give its name")
-            name = next_nuid()
-        config.name = valid_name("consumer", name)
+        if name is None and action == "update":
+            raise ValueError("to update a consumer, give its name")
+        config.name = name = valid_name("consumer", next_nuid() if name is None else name)
         tokens = ["CONSUMER", "CREATE", valid_name("stream", stream), name]
         if config.filter_subject and not config.filter_subjects:
             tokens.append(config.filter_subject)
@@ -51,32 +54,34 @@ class ConsumerApi:
         try:
             return ConsumerInfo.from_wire(self._client.request(*tokens, body=body, timeout=timeout))
         except (ConsumerExistsError, ConsumerNotFoundError) as error:
-            # The server's text does not say which consumer it speaks of.
+            # The server's text does not name the consumer.
             where = f"{error.description}: {name!r} on stream {stream!r}"
             raise type(error)(error.code, error.err_code, where) from None
 
     def info(self, stream: str, name: str) -> ConsumerInfo:
+        """The state of a consumer. Raises ConsumerNotFoundError, StreamNotFoundError."""
         return ConsumerInfo.from_wire(self._client.request("CONSUMER", "INFO", *_names(stream, name)))
 
     def delete(self, stream: str, name: str, *, timeout: float | None = None) -> None:
+        """Delete a consumer. Raises ConsumerNotFoundError when there is none of that name."""
         self._client.request("CONSUMER", "DELETE", *_names(stream, name), timeout=timeout)
 
     def list(self, stream: str) -> Iterator[ConsumerInfo]:
+        """The consumers of a stream."""
         pages = self._client.pages("CONSUMER", "LIST", valid_name("stream", stream), key="consumers")
         return map(ConsumerInfo.from_wire, pages)
 
     def names(self, stream: str) -> Iterator[str]:
+        """The names of the consumers of a stream."""
         return self._client.pages("CONSUMER", "NAMES", valid_name("stream", stream), key="consumers")
 
     def pause(self, stream: str, name: str, until: datetime | None) -> ConsumerPause:
-        """Deliver nothing until `until`; None resumes."""
-        body = None
-        if until is not None:
-            body = {"pause_until": TIMESTAMP.encode(TIMESTAMP.coerce(until, "until"))}
+        """Have the consumer deliver nothing until `until`; None resumes it."""
+        body = None if until is None else {"pause_until": TIMESTAMP.encode(TIMESTAMP.coerce(until, "until"))}
         return ConsumerPause.from_wire(self._client.request("CONSUMER", "PAUSE", *_names(stream, name), body=body))
 
     def unpin(self, stream: str, name: str, group: str) -> None:
-        """Let another client of the priority group be pinned."""
+        """Unpin the client that is pinned in a priority group; the server then pins another one."""
         self._client.request("CONSUMER", "UNPIN", *_names(stream, name), body={"group": group})
 
 

@@ -1,7 +1,8 @@
 """The codec of JetStream's configs and infos: one table of fields per class, one encoder, one decoder.
 
-A class lists its fields with `wire(kind)`. What the server sends and the table does not name is kept in
-`unknown_fields`, per object, and sent back: read, modify, update loses nothing, whatever the version.
+A class lists its fields with `wire(form)`; a form is a type, a class of the codec, or a kind (`kinds.kind_of()`).
+Fields that the server sends and the table does not name are kept in the object's `unknown_fields` and sent back.
+So a program that reads, modifies and updates a config loses no field of a newer server.
 """
 
 from __future__ import annotations
@@ -13,109 +14,91 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from ..errors import JetStreamError
-from .kinds import Kind, Nested, bad_answer
+from .kinds import Kind, Nested, bad_answer, kind_of
 
-if TYPE_CHECKING:
-    from typing_extensions import dataclass_transform
-else:
-
-    def dataclass_transform(**_facts: Any) -> Any:
-        return lambda decorator: decorator
-
-
-__all__ = ["Config", "FieldSpec", "Info", "fields_of", "merged", "wire", "wire_object"]
+__all__ = ["Config", "FieldSpec", "Info", "described", "fields_of", "merged", "wire", "wire_object"]
 
 _Object = TypeVar("_Object", bound="_WireObject")
 _Config = TypeVar("_Config", bound="Config")
 
 
-# --- the table ------------------------------------------------------------------------------------
+def described(form: Any, *, key: str = "", since: str = "", zero_is_default: bool = False) -> dict[str, Any]:
+    """The metadata of a field: its form, its JSON name if it differs, the first server version that has it, and
+    whether the server replaces zero by its default."""
+    return {"form": form, "key": key, "since": since, "zero_is_default": zero_is_default}
 
 
-def described(kind: Kind, *, key: str = "", since: str = "", zero_is_default: bool = False) -> dict[str, Any]:
-    """The metadata of a field: its kind, its JSON name if another, the first server version that has it.
-
-    `zero_is_default` marks numbers whose zero the server replaces by a default of its own.
-    """
-    return {"kind": kind, "key": key, "since": since, "zero_is_default": zero_is_default}
-
-
-def wire(kind: Kind, default: Any = None, *, key: str = "", since: str = "", zero_is_default: bool = False) -> Any:
-    """A dataclass field of the table. `default` is a value or, for lists and nested objects, a factory."""
-    metadata = described(kind, key=key, since=since, zero_is_default=zero_is_default)
+def wire(form: Any, default: Any = None, **facts: Any) -> Any:
+    """A dataclass field of the table. `default` is a value or a factory, `facts` are keywords of described()."""
+    metadata = described(form, **facts)
     if callable(default):
         return field(default_factory=default, metadata=metadata)
     return field(default=default, metadata=metadata)
 
 
-@dataclass_transform(field_specifiers=(field,))
-def wire_object(cls: type[_Object]) -> type[_Object]:
-    """Make `cls` a dataclass with slots, whose methods are those of `_WireObject`.
+if TYPE_CHECKING:
+    from dataclasses import dataclass as wire_object
+else:
 
-    A dataclass normally has its methods generated and compiled when its module is imported: for all these classes
-    together more work than the rest of the import.
-    """
-    return dataclass(slots=True, init=False, repr=False, eq=False, match_args=False)(cls)
+    def wire_object(cls):
+        """Make `cls` a dataclass with slots that inherits its methods from `_WireObject`.
+
+        A dataclass usually generates and compiles its methods on import. For all these classes together that would
+        take longer than the rest of the import.
+        """
+        return dataclass(slots=True, init=False, repr=False, eq=False, match_args=False)(cls)
 
 
 class FieldSpec:
-    """One row of a class's table."""
+    """A row of the table: what the codec knows of one field."""
 
     def __init__(self, cls: type[Any], item: dataclasses.Field[Any]) -> None:
-        facts = item.metadata
         self.name = item.name
-        self.key: str = facts["key"] or item.name
-        self.kind: Kind = facts["kind"]
-        self.plain = self.kind.plain
-        self.is_object = isinstance(self.kind, Nested)
+        self.key: str = item.metadata["key"] or item.name
+        self.kind = kind_of(item.metadata["form"])
+        self.since: str = item.metadata["since"]
+        self.zero_is_default: bool = item.metadata["zero_is_default"]
         self.where = f"{cls.__name__}.{item.name}"
-        self.since: str = facts["since"]
-        self.zero_is_default: bool = facts["zero_is_default"]
-        self.default = _default_of(item)
-        """Makes the default; None when the field must be given."""
-
-    @property
-    def since_version(self) -> tuple[int, ...]:
-        """The first server version that knows this field, as numbers; () when 2.10 or older."""
-        return tuple(int(part) for part in self.since.split(".")) if self.since else ()
+        # The JSON type of values that need no decoding; None when all do.
+        self.plain = self.kind.json_type if type(self.kind).decode is Kind.decode else None
+        self.is_object = isinstance(self.kind, Nested)
+        # Whether a wire form that is more precise than the Python form is kept, to be sent back.
+        self.keeps_exact = self.kind.lossy and issubclass(cls, Config)
+        self.default = _default_of(item)  # None when the field is required
 
 
 class _Table:
-    """The rows of one class, and ways to look one up."""
+    """The rows of one class, and indexes of them."""
 
     def __init__(self, cls: type[Any]) -> None:
         items = dataclasses.fields(cls)
-        self.rows = tuple(FieldSpec(cls, item) for item in items if "kind" in item.metadata)
+        self.rows = tuple(FieldSpec(cls, item) for item in items if "form" in item.metadata)
         self.positional = [item.name for item in items if not item.kw_only]
         self.defaults = {item.name: _default_of(item) for item in items}
         self.compared = [item.name for item in items if item.compare]
         self.by_name = {spec.name: spec for spec in self.rows}
         self.by_key = {spec.key: spec for spec in self.rows}
-        self.required = [spec for spec in self.rows if spec.default is None]
-        # What an object read from the server starts with; lists and dicts are made for each.
+        # The initial values of an object that is read from the server. Each gets lists and dicts of its own.
         self.constants = {item.name: item.default for item in items if item.default is not dataclasses.MISSING}
-        self.factories = [
-            (item.name, item.default_factory) for item in items if item.default_factory is not dataclasses.MISSING
-        ]
+        self.others = {name: make for name, make in self.defaults.items() if name not in self.constants}
 
 
-_tables: dict[type[Any], _Table] = {}
+class _Tables(dict[type[Any], _Table]):
+    def __missing__(self, cls: type[Any]) -> _Table:
+        table = self[cls] = _Table(cls)  # if two threads do this at once, the tables are equal
+        return table
 
 
-def _table(cls: type[Any]) -> _Table:
-    # Two threads may both build it, which does no harm: the tables are equal.
-    table = _tables.get(cls)
-    if table is None:
-        table = _tables[cls] = _Table(cls)
-    return table
+_tables = _Tables()
 
 
 def fields_of(cls: type[Any]) -> tuple[FieldSpec, ...]:
     """The table of `cls`, in the order in which fields are sent."""
-    return _table(cls).rows
+    return _tables[cls].rows
 
 
 def _default_of(item: dataclasses.Field[Any]) -> Callable[[], Any] | None:
+    """A function that returns the default of a field; None when it has none."""
     if item.default_factory is not dataclasses.MISSING:
         return item.default_factory
     if item.default is not dataclasses.MISSING:
@@ -123,28 +106,25 @@ def _default_of(item: dataclasses.Field[Any]) -> Callable[[], Any] | None:
     return None
 
 
-# --- the objects ----------------------------------------------------------------------------------
-
-
 class _Deferring:
-    # Not a field: what from_wire() left to be read when somebody asks for it, by name.
+    # Not a field of the table: the JSON of nested objects that from_wire() has not decoded yet, by field name.
     __slots__ = ("_deferred",)
 
 
 @wire_object
 class _WireObject(_Deferring):
-    # Keys of the answer around the object, which are not the object's own.
+    # Keys of an API reply that belong to the reply, not to the object in it.
     _ENVELOPE: ClassVar[frozenset[str]] = frozenset()
-    # Whether objects within this one are read when somebody asks for them: most of an info is never looked at.
+    # Whether nested objects are decoded on first access: most of an info is never read.
     _DEFERS: ClassVar[bool] = False
 
     unknown_fields: dict[str, Any] = field(default_factory=dict, kw_only=True)
-    """What the server sent and this version does not know, by JSON name; sent back as it is."""
+    """Fields that the server sent and this version does not know, by JSON name; sent back unchanged."""
 
-    if not TYPE_CHECKING:  # type checkers derive it from the fields
+    if not TYPE_CHECKING:  # type checkers derive the signature from the fields
 
         def __init__(self, *values: Any, **fields: Any) -> None:
-            table, name_of_class = _table(type(self)), type(self).__name__
+            table, name_of_class = _tables[type(self)], type(self).__name__
             if len(values) > len(table.positional):
                 raise TypeError(f"{name_of_class}() takes {len(table.positional)} values at most")
             for name, value in zip(table.positional, values, strict=False):
@@ -159,22 +139,21 @@ class _WireObject(_Deferring):
                 else:
                     raise TypeError(f"{name_of_class}() missing a required argument: {name!r}")
             if fields:
-                unknown = next(iter(fields))
-                raise TypeError(f"{name_of_class}() got an unexpected keyword argument {unknown!r}")
+                raise TypeError(f"{name_of_class}() got an unexpected keyword argument {next(iter(fields))!r}")
 
     def __eq__(self, other: object) -> bool:
         if type(other) is not type(self):
             return NotImplemented
-        return all(getattr(self, name) == getattr(other, name) for name in _table(type(self)).compared)
+        return all(getattr(self, name) == getattr(other, name) for name in _tables[type(self)].compared)
 
-    __hash__ = None  # type: ignore[assignment]  # they can be changed
+    __hash__ = None  # type: ignore[assignment]  # the objects are mutable
 
     @classmethod
     def from_wire(cls: type[_Object], wire: dict[str, Any]) -> _Object:
-        """The object the server described. Raises JetStreamError when a value has the wrong JSON type."""
+        """The object of a server's JSON. Raises JetStreamError when a value is missing or has the wrong type."""
         if not isinstance(wire, dict):
             raise bad_answer(cls.__name__, "an object", wire)
-        table = _table(cls)
+        table = _tables[cls]
         values = table.constants.copy()
         unknown = values["unknown_fields"] = {}
         deferred = values["_deferred"] = {}
@@ -189,52 +168,51 @@ class _WireObject(_Deferring):
             elif spec.is_object and cls._DEFERS and type(value) is dict:
                 deferred[spec.name] = value
             elif value is not None:
-                values[spec.name] = spec.kind.decode(value, spec.where)
-                if spec.kind.lossy:
-                    cls._keep_exact(spec, value, values)
+                decoded = values[spec.name] = spec.kind.decode(value, spec.where)
+                if spec.keeps_exact and decoded is not None and not spec.kind.is_exact(value, decoded):
+                    values.setdefault("exact_wire", {})[spec.name] = value
         for name in deferred:
-            values.pop(name, None)  # its default: an empty slot is what has __getattr__ called
-        for name, factory in table.factories:
+            values.pop(name, None)  # no default: __getattr__ is called only for a slot that is not set
+        for name, default in table.others.items():
             if name not in values and name not in deferred:
-                values[name] = factory()
-        for spec in table.required:
-            if spec.name not in values and spec.name not in deferred:
-                raise JetStreamError(f"the server's answer cannot be read: {spec.where} is missing")
+                if default is None:
+                    raise JetStreamError(f"the server's reply cannot be read: {cls.__name__}.{name} is missing")
+                values[name] = default()
         return _restore(cls, values)
 
-    if not TYPE_CHECKING:  # type checkers would take any name for an attribute
+    if not TYPE_CHECKING:  # type checkers would accept any attribute
 
         def __getattr__(self, name: str) -> Any:
-            """An object within this one that nobody has asked for yet. Raises JetStreamError like from_wire()."""
-            spec = _table(type(self)).by_name.get(name)
+            """Decode a nested object on its first access. Raises JetStreamError like from_wire()."""
+            spec = _tables[type(self)].by_name.get(name)
             if spec is None or name not in self._deferred:
                 raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
-            # Two threads may both read it, with the same outcome; so what it is read from stays.
+            # The JSON is kept: another thread may be decoding it at the same time, with an equal result.
             value = spec.kind.decode(self._deferred[name], spec.where)
             object.__setattr__(self, name, value)
             return value
 
-    @classmethod
-    def _keep_exact(cls, spec: FieldSpec, value: Any, values: dict[str, Any]) -> None:
-        """Note in `values` the server's own form of a value that Python's is coarser than."""
-
     def to_wire(self) -> dict[str, Any]:
-        """The JSON object: fields that are None left out, in the table's order, unknown fields last."""
+        """The JSON object: the fields that are not None in the order of the table, then the unknown fields."""
         sent = {}
         for spec in fields_of(type(self)):
-            value = getattr(self, spec.name)
+            value = self._encoded(spec)
             if value is not None:
-                sent[spec.key] = spec.kind.encode(value)
+                sent[spec.key] = value
         sent.update(copy.deepcopy(self.unknown_fields))
         return sent
 
+    def _encoded(self, spec: FieldSpec) -> Any:
+        value = getattr(self, spec.name)
+        return None if value is None else spec.kind.encode(value)
+
     def __repr__(self) -> str:
         names = [spec.name for spec in fields_of(type(self))] + ["unknown_fields"]
-        shown = ((name, getattr(self, name, None)) for name in names)  # None: the constructor raised
+        shown = ((name, getattr(self, name, None)) for name in names)  # None where __init__ raised before
         listed = ", ".join(f"{name}={value!r}" for name, value in shown if value not in (None, [], {}))
         return f"{type(self).__name__}({listed})"
 
-    # Copies and pickles are taken as they are: what was read from a server is not checked as a user's input.
+    # Copying and unpickling do not check values: what a server sent need not pass the checks of user input.
     def __reduce__(self) -> tuple[Any, ...]:
         values = {item.name: getattr(self, item.name) for item in dataclasses.fields(self)}
         return (_restore, (type(self), values))
@@ -242,7 +220,7 @@ class _WireObject(_Deferring):
 
 def _restore(cls: type[_Object], values: dict[str, Any]) -> _Object:
     restored = cls.__new__(cls)
-    store = object.__setattr__  # a Config's own checks what it is given
+    store = object.__setattr__  # Config.__setattr__ would check the value
     for name, value in values.items():
         store(restored, name, value)
     return restored
@@ -250,53 +228,38 @@ def _restore(cls: type[_Object], values: dict[str, Any]) -> _Object:
 
 @wire_object
 class Info(_WireObject):
-    """What the server tells. Plain data: nothing is checked when it is set."""
+    """Data that the server sends. Values are not checked when a field is set."""
 
-    _DEFERS: ClassVar[bool] = True
-    _ENVELOPE: ClassVar[frozenset[str]] = frozenset(
-        {"type", "error", "total", "offset", "limit", "did_create", "success"}
-    )
+    _DEFERS = True
+    _ENVELOPE = frozenset({"type", "error", "total", "offset", "limit", "did_create", "success"})
 
 
 @wire_object
 class Config(_WireObject):
-    """What a user may ask for. Values are checked and brought into form whenever a field is set.
+    """Settings that a user chooses. A value is checked and normalised whenever a field is set.
 
-    TypeError, ValueError or BadSubjectError name the field. `to_wire()` checks again, for lists and dicts may
-    have been changed in place.
+    Raises TypeError, ValueError or BadSubjectError, which name the field. `to_wire()` checks again, because lists
+    and dicts may have been changed in place.
     """
 
     exact_wire: dict[str, Any] = field(default_factory=dict, kw_only=True, repr=False, compare=False)
-    """The server's own form of times and durations finer than Python's; sent back while unchanged."""
-
-    @classmethod
-    def _keep_exact(cls, spec: FieldSpec, value: Any, values: dict[str, Any]) -> None:
-        decoded = values[spec.name]
-        if decoded is not None and not spec.kind.is_exact(value, decoded):
-            values.setdefault("exact_wire", {})[spec.name] = value
-
-    def to_wire(self) -> dict[str, Any]:
-        """The JSON object to send, after checking every field; fields that are None are left out."""
-        sent = {}
-        for spec in fields_of(type(self)):
-            value = _checked(spec, getattr(self, spec.name))
-            if value is not None:
-                sent[spec.key] = self._exactly(spec, value)
-        sent.update(copy.deepcopy(self.unknown_fields))
-        return sent
+    """The wire form of times and durations that are more precise than in Python; sent back while unchanged."""
 
     def validate(self) -> None:
         """Check every field, as `to_wire()` does. Raises TypeError, ValueError, BadSubjectError."""
         self.to_wire()
 
-    def _exactly(self, spec: FieldSpec, value: Any) -> Any:
+    def _encoded(self, spec: FieldSpec) -> Any:
+        value = _checked(spec, getattr(self, spec.name))
+        if value is None:
+            return None
         exact = self.exact_wire.get(spec.name)
         if exact is not None and spec.kind.decode(exact, spec.where) == value:
             return copy.copy(exact)
         return spec.kind.encode(value)
 
     def __setattr__(self, name: str, value: Any) -> None:
-        spec = _table(type(self)).by_name.get(name)
+        spec = _tables[type(self)].by_name.get(name)
         object.__setattr__(self, name, value if spec is None else _checked(spec, value))
 
 
@@ -308,19 +271,14 @@ def _checked(spec: FieldSpec, value: Any) -> Any:
     return spec.default()
 
 
-# --- what calls take ------------------------------------------------------------------------------
-
-
 def merged(cls: type[_Config], config: _Config | Mapping[str, Any] | None, fields: Mapping[str, Any]) -> _Config:
-    """The config a call was given: an object, a dict of fields, keyword fields, or one of these overridden.
+    """The config that a caller passed: as an object, as a dict of fields, as keywords, or as a mix of these.
 
-    The result is independent of `config`, which is left as it is. TypeError for a field that does not exist.
+    The keywords in `fields` override those of `config`, which is not changed. Raises TypeError for a field that
+    does not exist.
     """
-    own_fields = copy.deepcopy(dict(fields))
-    if config is None:
-        return cls(**own_fields)
     if isinstance(config, cls):
-        return dataclasses.replace(copy.deepcopy(config), **own_fields)
-    if isinstance(config, Mapping):
-        return cls(**{**copy.deepcopy(dict(config)), **own_fields})
+        return dataclasses.replace(copy.deepcopy(config), **copy.deepcopy(dict(fields)))
+    if config is None or isinstance(config, Mapping):
+        return cls(**copy.deepcopy({**(config or {}), **fields}))
     raise TypeError(f"expected {cls.__name__}, a dict of its fields, or keywords, not {type(config).__name__}")

@@ -11,21 +11,19 @@ from typing import NamedTuple, Protocol
 
 from .._deadline import seconds
 from ..errors import ForkError, NatsError, NoRespondersError, NotJSMessageError
-from ..net.connection import Connection, is_no_responders
+from ..net.link import Link
 from ..net.message import Message
+from ..protocol.headers import is_no_responders
 from ..protocol.parser import RawMessage
 from .kinds import nanoseconds
 
 ACK_PREFIX = b"$JS.ACK."
-
 ACK = b"+ACK"
 NAK = b"-NAK"
 TERM = b"+TERM"
 IN_PROGRESS = b"+WPI"
 
-# Of an unsigned 64-bit integer.
-_MAX_DIGITS = 20
-
+_MAX_DIGITS = 20  # of an unsigned 64-bit integer
 _EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 
 
@@ -67,9 +65,8 @@ def parse_metadata(reply: str | None) -> Metadata:
     if not all(number.isdecimal() and number.isascii() and len(number) <= _MAX_DIGITS for number in numbers):
         raise NotJSMessageError(f"malformed JetStream reply subject: {reply!r}")
     delivered, stream_seq, consumer_seq, timestamp, pending = map(int, numbers)
-    return Metadata(
-        stream, consumer, domain, SequencePair(stream_seq, consumer_seq), delivered, pending, timestamp
-    )
+    sequence = SequencePair(stream_seq, consumer_seq)
+    return Metadata(stream, consumer, domain, sequence, delivered, pending, timestamp)
 
 
 class Source(Protocol):
@@ -80,20 +77,20 @@ class Source(Protocol):
         """False with ack policy none: acks are not sent."""
 
     @property
-    def backlog(self) -> Sized:
-        """What waits behind the message: while it is not empty, acks may gather."""
+    def items(self) -> Sized:
+        """What waits behind the message: while it is not empty, acks may be coalesced."""
 
 
-class NoBacklog:
+class SingleSource:
     """The source of messages that have none behind them: their acks leave at once."""
 
-    backlog: Sized = ()
+    items: Sized = ()
 
     def __init__(self, acks: bool = True) -> None:
         self.acks = acks
 
 
-_ALONE = NoBacklog()
+_SINGLE = SingleSource()
 
 
 class JetStreamMessage(Message):
@@ -105,9 +102,9 @@ class JetStreamMessage(Message):
 
     __slots__ = ("_done", "_metadata", "_source")
 
-    def __init__(self, raw: RawMessage, nc: Connection | None = None, source: Source = _ALONE) -> None:
+    def __init__(self, raw: RawMessage, link: Link | None = None, source: Source = _SINGLE) -> None:
         self._raw = raw
-        self._nc = nc
+        self._link = link
         self._source = source
         self._done = False
 
@@ -130,27 +127,21 @@ class JetStreamMessage(Message):
         # What _send() does, written out: this is the hot path of every consumer.
         if self._done:
             return
-        source, nc, reply = self._source, self._nc, self._raw[1]
-        if nc is None or nc._forked or reply is None or reply[:8] != ACK_PREFIX:
+        source, link, reply = self._source, self._link, self._raw[1]
+        if link is None or link.forked or reply is None or reply[:8] != ACK_PREFIX:
             self._where()  # raises
         elif source.acks:
-            nc._outbox.ack(b"PUB " + reply + b" 4\r\n+ACK\r\n", gather=bool(source.backlog))
+            link.outbox.ack(b"PUB " + reply + b" 4\r\n+ACK\r\n", coalesce=bool(source.items))
         self._done = True
 
     def nak(self, delay: float | timedelta | None = None) -> None:
         """Not processed: deliver again, at once or after `delay` seconds."""
         wait = seconds(delay, "delay")
-        if not self._done:
-            body = NAK if wait is None else NAK + b' {"delay":%d}' % nanoseconds(wait)
-            self._send(body)
-            self._done = True
+        self._send_terminal(NAK if wait is None else NAK + b' {"delay":%d}' % nanoseconds(wait))
 
     def term(self, reason: str | None = None) -> None:
         """Never deliver again, though it was not processed; `reason` goes into the server's advisory."""
-        body = TERM if not reason else TERM + b" " + _checked_reason(reason)
-        if not self._done:
-            self._send(body)
-            self._done = True
+        self._send_terminal(TERM if not reason else TERM + b" " + _checked_reason(reason))
 
     def in_progress(self) -> None:
         """Still at work: start the consumer's ack_wait anew."""
@@ -162,32 +153,37 @@ class JetStreamMessage(Message):
 
         Raises TimeoutError when it does not, NoRespondersError when the consumer is gone.
         """
-        nc, reply = self._where()
+        link, reply = self._where()
         if self._done or not self._source.acks:
             return
-        raw = nc._request_raw(reply, ACK, timeout)
+        raw = link.request(reply, ACK, seconds(timeout))
         if is_no_responders(raw[2]):
             raise NoRespondersError(reply.decode("utf-8", "replace"))
         if raw[3]:
             raise NatsError(f"the server did not take the ack: {raw[3][:256].decode('utf-8', 'replace')}")
         self._done = True
 
+    def _send_terminal(self, body: bytes) -> None:
+        if not self._done:
+            self._send(body)
+            self._done = True
+
     def _send(self, body: bytes) -> None:
-        nc, reply = self._where()
+        link, reply = self._where()
         source = self._source
         if source.acks:
-            # With more messages waiting the acks gather and leave together; a lone one leaves at once.
-            nc._outbox.ack(b"PUB %b %d\r\n%b\r\n" % (reply, len(body), body), gather=bool(source.backlog))
+            # With more messages waiting the acks are coalesced and leave together; a single one leaves at once.
+            link.outbox.ack(b"PUB %b %d\r\n%b\r\n" % (reply, len(body), body), coalesce=bool(source.items))
 
-    def _where(self) -> tuple[Connection, bytes]:
-        reply, nc = self._raw[1], self._nc
+    def _where(self) -> tuple[Link, bytes]:
+        reply, link = self._raw[1], self._link
         if reply is None or not reply.startswith(ACK_PREFIX):
             raise NotJSMessageError("not a JetStream message: it cannot be acknowledged")
-        if nc is None:
+        if link is None:
             raise NatsError("this message was unpickled: it has no connection to acknowledge it on")
-        if nc._forked:
+        if link.forked:
             raise ForkError()
-        return nc, reply
+        return link, reply
 
 
 def _checked_reason(reason: str) -> bytes:

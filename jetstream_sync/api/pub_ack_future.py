@@ -1,16 +1,16 @@
-"""The future of one asynchronous publish, which is also the publisher's note of it."""
+"""The future of one asynchronous publish. The publisher also keeps its record of that publish in it."""
 
 from __future__ import annotations
 
 import concurrent.futures
-import os
 import time
 from _thread import allocate_lock
-from collections.abc import Callable
 from concurrent.futures import Future
 from threading import Condition
 from typing import TYPE_CHECKING, Any
 
+from .._deadline import FOREVER
+from .._platform import WAIT_SLICE, on_fork
 from ..errors import NatsError
 from ..protocol.parser import RawMessage
 from .info import PubAck
@@ -25,33 +25,36 @@ REPLACED_FIELDS = ("_condition", "_state", "_result", "_exception", "_waiters", 
 USED_METHODS = ("_invoke_callbacks",)
 _PENDING = "PENDING"
 _FINISHED = "FINISHED"
-
 _making_condition = allocate_lock()
 
 
 class PubAckFuture(Future[PubAck]):
-    """A future that costs little while nobody waits on it.
+    """The future of an asynchronous publish. Its result is a PubAck.
 
-    A standard future makes a Condition at once and has its result when it is set. This one makes the Condition
-    when somebody waits, and reads the ack when somebody asks. The state changes under the Condition, or under the
-    lock under which Conditions are made: concurrent.futures.wait and as_completed, which hold the Condition, see a
-    future either done or to be told of, never both.
-    Done-callbacks run on the connection's callback thread. It cannot be cancelled: the message is on its way.
+    Done-callbacks run on the connection's callback thread. It cannot be cancelled: the message has been sent.
+
+    It is cheap while no thread waits for it. A standard future creates a Condition in its constructor; this one
+    creates it when a thread first waits, and decodes the ack when the result is first read. The state changes
+    under the Condition or, before there is one, under the lock for creating Conditions. So
+    concurrent.futures.wait() and as_completed(), which hold the Condition, see a future that is done or one that
+    will notify them, never both.
     """
 
-    # The fields that Future's methods use, here until they are set: thousands of futures may be under way.
+    # The fields that Future's methods use. They are class attributes until they are set, which saves memory:
+    # thousands of futures may be pending.
     _state = _PENDING
     _result: PubAck | None = None
     _exception: BaseException | None = None
-    # The answer's payload and header block until somebody asks. Not the message, a tuple: thousands of answers may
-    # be kept, and each tuple would be one more thing for the garbage collector to look at.
+    # Payload and header block of the reply until the result is read. Not the message itself: it is a tuple, and
+    # with thousands of replies the garbage collector would have as many more objects to look at.
     _body: bytes | None = None
     _block: bytes | None = None
     _lazy_condition: Condition | None = None
-    _lazy_waiters: list[Any] | None = None
-    _lazy_callbacks: list[Callable[[Future[PubAck]], Any]] | None = None
+    # Lists from when there is a Condition: only code that holds it uses them, here and in Future.
+    _waiters: Any = ()
+    _done_callbacks: Any = ()
 
-    # What the publisher notes of a publish on its way.
+    # The publisher's record of the publish while it waits for the ack.
     has_msg_id: bool = False
     retries: int = 0
     retry_wait: float = 0.0
@@ -61,7 +64,7 @@ class PubAckFuture(Future[PubAck]):
     def __init__(
         self, publisher: AsyncPublisher, subject: bytes, frame: bytes, size: int, deadline: float
     ) -> None:
-        # Not Future.__init__, which would make the Condition.
+        # Not Future.__init__, which would create the Condition.
         self._publisher = publisher
         self.subject = subject
         self.frame = frame
@@ -69,28 +72,17 @@ class PubAckFuture(Future[PubAck]):
         self.deadline = deadline
 
     @property
-    def _waiters(self) -> list[Any]:  # type: ignore[override]  # an attribute in Future
-        """Used only by those who hold the Condition, here and in Future; so is the next one."""
-        if self._lazy_waiters is None:
-            self._lazy_waiters = []
-        return self._lazy_waiters
-
-    @property
-    def _done_callbacks(self) -> list[Callable[[Future[PubAck]], Any]]:
-        if self._lazy_callbacks is None:
-            self._lazy_callbacks = []
-        return self._lazy_callbacks
-
-    @property
     def _condition(self) -> Condition:  # type: ignore[override]  # an attribute in Future, made at once there
         if self._lazy_condition is None:
             with _making_condition:
                 if self._lazy_condition is None:
+                    self._waiters = []
+                    self._done_callbacks = []
                     self._lazy_condition = Condition()
         return self._lazy_condition
 
     def complete(self, raw: RawMessage | None, error: BaseException | None) -> None:
-        """The answer, or why there is none. Called once, by whoever took it out of the window."""
+        """Set the reply, or the error. Called once, by the thread that took the future out of the pending ones."""
         if raw is not None:
             self._block, self._body = raw[2], raw[3]
         self._exception = error
@@ -98,23 +90,22 @@ class PubAckFuture(Future[PubAck]):
             with _making_condition:
                 if self._lazy_condition is None:
                     self._state = _FINISHED
-                    self.frame = b""  # last: whoever finds it gone finds the future done
+                    self.frame = b""  # last: a thread that finds the frame empty must find the future done
                     return
         with self._lazy_condition:
             self._state = _FINISHED
-            self.frame = b""  # futures are often kept, payloads not
+            self.frame = b""  # programs may keep futures for long; the payload need not stay in memory
             self._lazy_condition.notify_all()
             for waiter in self._waiters:  # of concurrent.futures.wait and as_completed
                 self._read()
                 (waiter.add_result if self._exception is None else waiter.add_exception)(self)
-            callbacks = bool(self._done_callbacks)
-        if callbacks:
+        if self._done_callbacks:  # none can be added any more
             self._publisher.submit(self._invoke_callbacks)  # type: ignore[attr-defined]
 
     def result(self, timeout: float | None = None) -> PubAck:
-        """The ack. Blocks up to `timeout` seconds; None: until it came or the publish itself timed out.
+        """The ack. Blocks up to `timeout` seconds; None (default) blocks until the publish succeeds or fails.
 
-        Raises what the publish failed with, concurrent.futures.TimeoutError when `timeout` ran out.
+        Raises the error of the publish, or concurrent.futures.TimeoutError after `timeout` seconds.
         """
         if self._state == _PENDING:
             self._wait(timeout)
@@ -124,19 +115,20 @@ class PubAckFuture(Future[PubAck]):
             return self._result
         try:
             assert self._exception is not None
-            # Without the traceback of those who raised it before: one loss fails many futures.
+            # Without the traceback of earlier calls: a lost connection fails many futures with one error object.
             raise self._exception.with_traceback(None)
         finally:
             del self  # breaks the cycle of this frame, the traceback and the exception
 
     def exception(self, timeout: float | None = None) -> BaseException | None:
-        """What the publish failed with, or None. Blocks like result()."""
+        """The error of the publish, or None. Blocks like result()."""
         if self._state == _PENDING:
             self._wait(timeout)
         self._read()
         return self._exception
 
     def done(self) -> bool:
+        """Whether the publish has succeeded or failed."""
         return self._state == _FINISHED
 
     def running(self) -> bool:
@@ -150,20 +142,20 @@ class PubAckFuture(Future[PubAck]):
 
     def _wait(self, timeout: float | None) -> None:
         self._publisher.flush()
-        deadline = None if timeout is None else time.monotonic() + timeout
+        ends_at = time.monotonic() + (FOREVER if timeout is None else timeout)
         with self._condition:
             while self._state == _PENDING:
-                left = None if deadline is None else deadline - time.monotonic()
-                if left is not None and left <= 0:
+                left = ends_at - time.monotonic()
+                if left <= 0:
                     raise concurrent.futures.TimeoutError()
-                self._condition.wait(left)
+                self._condition.wait(min(left, FOREVER, WAIT_SLICE))
 
     def __repr__(self) -> str:
         self._read()
         return super().__repr__()
 
     def _read(self) -> None:
-        """Read the answer, now that somebody wants it. Two threads may both do so, with the same outcome."""
+        """Decode the reply, if that has not been done. Two threads may do so at once, with equal results."""
         body = self._body
         if body is None:
             return
@@ -175,7 +167,7 @@ class PubAckFuture(Future[PubAck]):
 
 
 def complete_all(answered: list[tuple[PubAckFuture, RawMessage]]) -> None:
-    """complete() for a run of answers, with one lock for all that nobody waits on."""
+    """complete() for a run of replies, taking the lock once for all futures that no thread waits for."""
     watched = []
     with _making_condition:
         for future, raw in answered:
@@ -190,9 +182,9 @@ def complete_all(answered: list[tuple[PubAckFuture, RawMessage]]) -> None:
 
 
 def _after_fork_in_child() -> None:
-    """Whoever held the lock at this moment, likely the reader, does not live here: nobody would release it."""
+    """The parent's thread that may have held the lock, such as its reader, does not exist here to release it."""
     global _making_condition
     _making_condition = allocate_lock()
 
 
-os.register_at_fork(after_in_child=_after_fork_in_child)
+on_fork(_after_fork_in_child)

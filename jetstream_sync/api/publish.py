@@ -7,30 +7,25 @@ import re
 import time
 from collections.abc import Mapping
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from .._deadline import seconds
 from ..errors import APIError, ConnectionLostError, NatsError, NoStreamResponseError, TimeoutError
-from ..net.connection import is_no_responders
-from ..protocol.headers import Headers, encode_headers
-from ..protocol.subjects import publish_subject, subscribe_subject, valid_name
+from ..net.link import Link
+from ..protocol.headers import Headers, encode_headers, is_no_responders
+from ..protocol.subjects import subscribe_subject, valid_name
 from .client import raise_error_of
 from .info import PubAck
-from .kinds import bad_answer
-
-if TYPE_CHECKING:
-    from ..net.connection import Connection
-
-MSG_ID = "Nats-Msg-Id"
-
-# However many tries there are to be: an answer under load may well take some hundred milliseconds.
-MIN_TRY_SECONDS = 1.0
-
-# Answers that say that nothing was stored and that trying again helps: no leader at the moment (10008, 10009),
-# stream offline (10118), other messages for the same subject on their way (10163).
-_REFUSED_FOR_NOW = frozenset({10008, 10009, 10118, 10163})
+from .kinds import at_least, bad_answer
 
 Duration = float | timedelta
+
+MSG_ID = "Nats-Msg-Id"
+# However many tries there are to be: a reply under load may well take some hundred milliseconds.
+MIN_TRY_SECONDS = 1.0
+# Error codes that say that nothing was stored and that trying again helps: no leader at the moment (10008, 10009),
+# stream offline (10118), other messages for the same subject on their way (10163).
+_REFUSED_FOR_NOW = frozenset({10008, 10009, 10118, 10163})
 
 
 def publish_block(
@@ -43,21 +38,17 @@ def publish_block(
     expected_last_msg_id: str | None = None,
     ttl: Duration | str | None = None,
 ) -> tuple[bytes | None, bool]:
-    """The header block of a publish, if it has one, and whether that holds a message id.
-
-    Every value is checked: nothing of it can start a new line.
-    """
+    """The header block of a publish, if it has one, and whether it holds a message id. Values are checked."""
     own: dict[str, str] = {}
     if msg_id is not None:
         own[MSG_ID] = _not_empty("msg_id", msg_id)
     if expected_stream is not None:
         own["Nats-Expected-Stream"] = valid_name("expected_stream", expected_stream)
     if expected_last_seq is not None:
-        own["Nats-Expected-Last-Sequence"] = _sequence("expected_last_seq", expected_last_seq)
+        own["Nats-Expected-Last-Sequence"] = str(at_least("expected_last_seq", expected_last_seq, 0))
     if expected_last_subject_seq is not None:
-        own["Nats-Expected-Last-Subject-Sequence"] = _sequence(
-            "expected_last_subject_seq", expected_last_subject_seq
-        )
+        sequence = at_least("expected_last_subject_seq", expected_last_subject_seq, 0)
+        own["Nats-Expected-Last-Subject-Sequence"] = str(sequence)
     if expected_last_subject_seq_subject is not None:
         if expected_last_subject_seq is None:
             raise ValueError("expected_last_subject_seq_subject goes with expected_last_subject_seq only")
@@ -80,12 +71,6 @@ def _not_empty(name: str, value: str) -> str:
     if not value:
         raise ValueError(f"{name} must not be empty")
     return value
-
-
-def _sequence(name: str, value: int) -> str:
-    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
-        raise ValueError(f"{name} must be a sequence, 0 or more: {value!r}")
-    return str(value)
 
 
 def _ttl(ttl: Duration | str) -> str:
@@ -122,48 +107,34 @@ def parse_pub_ack(body: bytes, block: bytes | None, subject: bytes) -> PubAck:
     return PubAck.from_wire(answer)
 
 
-def checked_retries(retry_attempts: int) -> int:
-    if isinstance(retry_attempts, bool) or not isinstance(retry_attempts, int) or retry_attempts < 0:
-        raise ValueError(f"retry_attempts must be an int of 0 or more: {retry_attempts!r}")
-    return retry_attempts
-
-
-class Publisher:
-    """Publishes one message at a time. Thread-safe."""
-
-    def __init__(self, nc: Connection, timeout: float) -> None:
-        self._nc = nc
-        self._timeout = timeout
-
-    def publish(
-        self,
-        subject: str,
-        payload: bytes,
-        block: bytes | None,
-        *,
-        has_msg_id: bool,
-        timeout: Duration | None,
-        retry_attempts: int,
-        retry_wait: Duration,
-    ) -> PubAck:
-        """Send until acknowledged, refused for good, or out of tries or time; `timeout` bounds all tries."""
-        wire_subject = publish_subject(subject)
-        limit = self._timeout if timeout is None else seconds(timeout) or 0.0
-        pause = seconds(retry_wait, "retry_wait") or 0.0
-        ends_at = time.monotonic() + limit
-        left = limit
-        for tries_left in range(checked_retries(retry_attempts), -1, -1):
-            wait = _share(left, tries_left) if has_msg_id else left
-            try:
-                raw = self._nc._request_raw(wire_subject, payload, wait, block)
-                return parse_pub_ack(raw[3], raw[2], wire_subject)
-            except NatsError as error:
-                left = ends_at - time.monotonic()
-                if not tries_left or left <= pause or not _may_try_again(error, has_msg_id):
-                    raise
-            time.sleep(pause)
-            left -= pause
-        raise AssertionError("unreachable: the last try returns or raises")
+def publish_and_wait(
+    link: Link,
+    subject: bytes,
+    payload: bytes,
+    block: bytes | None,
+    *,
+    has_msg_id: bool,
+    timeout: Duration,
+    retry_attempts: int,
+    retry_wait: Duration,
+) -> PubAck:
+    """Send until acknowledged, refused for good, or out of tries or time; `timeout` bounds all tries."""
+    left = seconds(timeout) or 0.0
+    pause = seconds(retry_wait, "retry_wait") or 0.0
+    ends_at = time.monotonic() + left
+    tries_left = at_least("retry_attempts", retry_attempts, 0)
+    while True:
+        wait = _share(left, tries_left) if has_msg_id else left
+        try:
+            raw = link.request(subject, payload, wait, block)
+            return parse_pub_ack(raw[3], raw[2], subject)
+        except NatsError as error:
+            left = ends_at - time.monotonic()
+            if not tries_left or left <= pause or not _may_try_again(error, has_msg_id):
+                raise
+        time.sleep(pause)
+        left -= pause
+        tries_left -= 1
 
 
 def _share(left: float, tries_left: int) -> float:

@@ -1,8 +1,12 @@
-"""Stream operations of the JetStream API: requests in, infos out. Thread-safe; every call blocks."""
+"""Stream requests of the JetStream API, and Direct Get.
+
+Thread-safe. Each call sends one request and blocks for its reply, up to the client's timeout; the lists send one
+request per page. All raise what `ApiClient.request` raises, and BadSubjectError for an invalid name or subject.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any
 
 from ..errors import JetStreamError, MessageNotFoundError, StreamNotFoundError, api_error
@@ -12,11 +16,9 @@ from ..protocol.subjects import subscribe_subject, valid_name
 from .client import ApiClient
 from .config import StreamConfig
 from .info import RawStreamMsg, StreamInfo
-from .kinds import parse_time
+from .kinds import at_least, parse_time
 
-_NO_MESSAGE_FOUND = 10037
-
-# Where the headers begin that Direct Get adds behind a message's own.
+# The first of the headers that Direct Get adds after the message's own headers.
 _DIRECT_HEADERS = b"\r\nNats-Stream: "
 
 
@@ -27,12 +29,15 @@ class StreamApi:
         self._client = client
 
     def create(self, config: StreamConfig) -> StreamInfo:
+        """Create a stream. Raises StreamNameInUseError when it exists with another configuration."""
         return self._configure("CREATE", config)
 
     def update(self, config: StreamConfig) -> StreamInfo:
+        """Change the configuration of a stream. Raises StreamNotFoundError when there is none of that name."""
         return self._configure("UPDATE", config)
 
     def create_or_update(self, config: StreamConfig) -> StreamInfo:
+        """Change the configuration of a stream, or create it when there is none of that name."""
         try:
             return self.update(config)
         except StreamNotFoundError:
@@ -43,46 +48,40 @@ class StreamApi:
         return StreamInfo.from_wire(self._client.request("STREAM", verb, name, body=config.to_wire()))
 
     def info(self, name: str, *, deleted_details: bool = False, subjects_filter: str | None = None) -> StreamInfo:
-        """With `subjects_filter` the counts of all matching subjects, however many pages that takes."""
-        body: dict[str, Any] = {}
-        if deleted_details:
-            body["deleted_details"] = True
-        if subjects_filter is not None:
-            subscribe_subject(subjects_filter)
-            body["subjects_filter"] = subjects_filter
+        """The state of a stream. `deleted_details` adds the sequences of deleted messages, `subjects_filter` the
+        number of messages of each matching subject, which may take several requests."""
+        body = _given(deleted_details=deleted_details or None, subjects_filter=_subject(subjects_filter))
         stream = valid_name("stream", name)
         answer = self._client.request("STREAM", "INFO", stream, body=body or None)
         info = StreamInfo.from_wire(answer)
-        if subjects_filter is not None:
-            self._remaining_subjects(stream, body, answer, info)
-        return info
-
-    def _remaining_subjects(
-        self, stream: str, body: dict[str, Any], answer: Mapping[str, Any], info: StreamInfo
-    ) -> None:
-        subjects = info.state.subjects or {}
-        info.state.subjects = subjects
+        if subjects_filter is None:
+            return info
+        subjects = info.state.subjects
         offset = len(subjects)
         while offset < answer.get("total", 0):
             answer = self._client.request("STREAM", "INFO", stream, body={**body, "offset": offset})
             page = StreamInfo.from_wire(answer).state.subjects
             if not page:
-                return  # subjects went away between the pages
+                break  # subjects were removed between two pages
             subjects.update(page)
-            offset += len(page)  # counted apart: subjects that came meanwhile may show an earlier one again
+            offset += len(page)  # not len(subjects): new subjects may shift an earlier one into this page
+        return info
 
     def delete(self, name: str) -> None:
+        """Delete a stream with its messages. Raises StreamNotFoundError when there is none of that name."""
         self._client.request("STREAM", "DELETE", valid_name("stream", name))
 
     def list(self, subject: str | None = None) -> Iterator[StreamInfo]:
-        pages = self._client.pages("STREAM", "LIST", key="streams", body=_subject_body(subject))
+        """All streams, or those that store `subject`."""
+        pages = self._client.pages("STREAM", "LIST", key="streams", body=_given(subject=_subject(subject)))
         return map(StreamInfo.from_wire, pages)
 
     def names(self, subject: str | None = None) -> Iterator[str]:
-        return self._client.pages("STREAM", "NAMES", key="streams", body=_subject_body(subject))
+        """The names of all streams, or of those that store `subject`."""
+        return self._client.pages("STREAM", "NAMES", key="streams", body=_given(subject=_subject(subject)))
 
     def name_by_subject(self, subject: str) -> str:
-        """The one stream on `subject`. Raises StreamNotFoundError when there is none, or more than one."""
+        """The name of the stream that stores `subject`. Raises StreamNotFoundError for none or several."""
         names = list(self.names(subject))
         if len(names) != 1:
             found = f"several streams: {', '.join(names)}" if names else "no stream"
@@ -90,35 +89,26 @@ class StreamApi:
         return names[0]
 
     def purge(self, name: str, *, subject: str | None, sequence: int | None, keep: int | None) -> int:
+        """Delete messages and return how many; see `Stream.purge`."""
         if sequence is not None and keep is not None:
             raise ValueError("give sequence or keep, not both")
-        body: dict[str, Any] = {}
-        if subject is not None:
-            subscribe_subject(subject)
-            body["filter"] = subject
-        if sequence is not None:
-            body["seq"] = _at_least("sequence", sequence, 1)
-        if keep is not None:
-            body["keep"] = _at_least("keep", keep, 0)
+        body = _given(
+            filter=_subject(subject),
+            seq=None if sequence is None else at_least("sequence", sequence, 1),
+            keep=None if keep is None else at_least("keep", keep, 0),
+        )
         answer = self._client.request("STREAM", "PURGE", valid_name("stream", name), body=body or None)
         return int(answer.get("purged", 0))
 
     def delete_message(self, name: str, seq: int, *, erase: bool) -> None:
-        body: dict[str, Any] = {"seq": _at_least("seq", seq, 1)}
-        if not erase:
-            body["no_erase"] = True
+        """Delete a message; see `Stream.delete_message`."""
+        body = _given(seq=at_least("seq", seq, 1), no_erase=None if erase else True)
         self._client.request("STREAM", "MSG", "DELETE", valid_name("stream", name), body=body)
 
     def get_message(
-        self,
-        name: str,
-        *,
-        direct: bool,
-        seq: int | None,
-        last_by_subject: str | None,
-        next_by_subject: str | None,
+        self, name: str, *, direct: bool, seq: int | None, last_by_subject: str | None, next_by_subject: str | None
     ) -> RawStreamMsg:
-        """A stored message. Raises MessageNotFoundError."""
+        """A stored message; see `Stream.get_message`. Raises MessageNotFoundError when there is none."""
         body = _get_body(seq, last_by_subject, next_by_subject)
         stream = valid_name("stream", name)
         if direct:
@@ -132,7 +122,7 @@ class StreamApi:
     def _direct_get(self, stream: str, body: dict[str, Any]) -> RawStreamMsg:
         subject = self._client.subject("DIRECT", "GET", stream)
         if set(body) == {"last_by_subj"}:
-            # In the subject, so that permissions can speak of it.
+            # The subject is part of the request's subject, so that permissions can cover it.
             raw = self._client.request_raw(f"{subject}.{body['last_by_subj']}", None)
         else:
             raw = self._client.request_raw(subject, body)
@@ -141,49 +131,41 @@ class StreamApi:
             return message
         status = status_of(raw[2])
         if status is None:
-            raise JetStreamError("the server's Direct Get answer cannot be read: subject or sequence is missing")
+            raise JetStreamError("the server's Direct Get reply cannot be read: subject or sequence is missing")
         if status.code == 404:
-            raise MessageNotFoundError(404, _NO_MESSAGE_FOUND, status.description or "no message found")
+            raise MessageNotFoundError(404, 10037, status.description or "no message found")
         if status.code == 503:
             return self._leader_get(stream, body)  # no replica serves Direct Get at the moment
         raise api_error(status.code, 0, status.description)
-
-
-def _subject_body(subject: str | None) -> dict[str, Any]:
-    if subject is None:
-        return {}
-    subscribe_subject(subject)
-    return {"subject": subject}
 
 
 def _get_body(seq: int | None, last_by_subject: str | None, next_by_subject: str | None) -> dict[str, Any]:
     if last_by_subject is not None:
         if seq is not None or next_by_subject is not None:
             raise ValueError("last_by_subject goes with neither seq nor next_by_subject")
-        subscribe_subject(last_by_subject)
-        return {"last_by_subj": last_by_subject}
+        return {"last_by_subj": _subject(last_by_subject)}
     if seq is None and next_by_subject is None:
         raise ValueError("give seq, last_by_subject or next_by_subject")
-    body: dict[str, Any] = {}
-    if seq is not None:
-        body["seq"] = _at_least("seq", seq, 1)
-    if next_by_subject is not None:
-        subscribe_subject(next_by_subject)
-        body["next_by_subj"] = next_by_subject
-    return body
+    checked_seq = None if seq is None else at_least("seq", seq, 1)
+    return _given(seq=checked_seq, next_by_subj=_subject(next_by_subject))
 
 
-def _at_least(name: str, value: int, least: int) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or value < least:
-        raise ValueError(f"{name} must be an int of at least {least}: {value!r}")
-    return value
+def _given(**fields: Any) -> dict[str, Any]:
+    """The body of a request: the fields that are not None."""
+    return {name: value for name, value in fields.items() if value is not None}
+
+
+def _subject(subject: str | None) -> str | None:
+    if subject is not None:
+        subscribe_subject(subject)
+    return subject
 
 
 def _direct_message(raw: RawMessage) -> RawStreamMsg | None:
-    """The message in a Direct Get answer; None when it is a status.
+    """The message in a Direct Get reply; None when the reply is a status.
 
-    A message's own headers may have the names of those that the server adds (a republished one has them, anybody
-    may write them), and its version line may look like a status: what the server added last tells.
+    The headers that the server added come last, and only they count. The message's own headers may have the same
+    names, as those of a republished message do, and its version line may look like a status.
     """
     block = raw[2] or b""
     start = block.rfind(_DIRECT_HEADERS)

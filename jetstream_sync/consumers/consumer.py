@@ -2,27 +2,161 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from datetime import timedelta
+from abc import ABC, abstractmethod
 from typing import Any
 
 from ..api.client import ApiClient
 from ..api.consumer_api import ConsumerApi
 from ..api.info import ConsumerInfo
+from ..api.kinds import at_least
 from ..api.message import JetStreamMessage
-from .consume import Callback, ConsumeContext
-from .fetch import MessageBatch
-from .message_stream import MessageStream
-from .pull_request import DEFAULT_MAX_MESSAGES, ConsumeOptions, FetchOptions, Priority
-from .pull_session import PullSession
-from .single_pull import SinglePull
-from .target import PullTarget
-
-Duration = float | timedelta
-ErrorCallback = Callable[[Exception], Any]
+from .consume import Callback, ConsumeContext, start_consume
+from .fetch import MessageBatch, fetch, next_message
+from .messages import MessageStream
+from .pull import PullTarget
+from .pull_options import DEFAULT_MAX_MESSAGES, ConsumeOptions, Duration, FetchOptions, Priority
+from .refill import Refill
+from .take import Endless, ErrorCallback
 
 
-class Consumer:
+class PullConsumer(ABC):
+    """The ways to get messages that Consumer and OrderedConsumer share: they check options, and the hooks pull."""
+
+    _stream: type[MessageStream] = MessageStream
+
+    @abstractmethod
+    def _fetch(self, options: FetchOptions) -> MessageBatch: ...
+
+    @abstractmethod
+    def _next(self, options: FetchOptions) -> JetStreamMessage | None: ...
+
+    @abstractmethod
+    def _endless(
+        self, options: ConsumeOptions, check: bool, on_error: ErrorCallback | None, workers: int = 0
+    ) -> Endless:
+        """A feed that is not started, for so many threads of the library; 0: for a thread of the user's."""
+
+    def _priority(self, *given: Any) -> Priority:
+        return Priority(*given).checked()
+
+    def fetch(
+        self,
+        max_messages: int | None = None,
+        *,
+        max_bytes: int | None = None,
+        expires: Duration = 5.0,
+        idle_heartbeat: Duration | None = None,
+        group: str | None = None,
+        min_pending: int | None = None,
+        min_ack_pending: int | None = None,
+        priority: int | None = None,
+    ) -> MessageBatch:
+        """Ask for up to `max_messages` or `max_bytes`; the server waits up to `expires` for them.
+
+        Returns at once; iterating the batch blocks, never much longer than `expires`, and raises PullError,
+        ConsumerDeletedError, ConnectionLostError and others after the messages that came before.
+        """
+        chosen = self._priority(group, min_pending, min_ack_pending, priority)
+        return self._fetch(FetchOptions.make(max_messages, max_bytes, expires, idle_heartbeat, priority=chosen))
+
+    def fetch_nowait(
+        self,
+        max_messages: int | None = None,
+        *,
+        max_bytes: int | None = None,
+        group: str | None = None,
+        min_pending: int | None = None,
+        min_ack_pending: int | None = None,
+        priority: int | None = None,
+    ) -> MessageBatch:
+        """Like fetch(), but only what is there now."""
+        chosen = self._priority(group, min_pending, min_ack_pending, priority)
+        return self._fetch(FetchOptions.make(max_messages, max_bytes, no_wait=True, priority=chosen))
+
+    def next(
+        self,
+        expires: Duration = 5.0,
+        *,
+        idle_heartbeat: Duration | None = None,
+        group: str | None = None,
+        min_pending: int | None = None,
+        min_ack_pending: int | None = None,
+        priority: int | None = None,
+    ) -> JetStreamMessage | None:
+        """One message, or None when none came within `expires`. Raises like fetch()."""
+        chosen = self._priority(group, min_pending, min_ack_pending, priority)
+        return self._next(FetchOptions.make(1, None, expires, idle_heartbeat, priority=chosen))
+
+    def messages(
+        self,
+        *,
+        max_messages: int = DEFAULT_MAX_MESSAGES,
+        max_bytes: int | None = None,
+        expires: Duration = 30.0,
+        idle_heartbeat: Duration | None = None,
+        threshold_messages: int | None = None,
+        threshold_bytes: int | None = None,
+        check_on_reconnect: bool = True,
+        on_error: ErrorCallback | None = None,
+        group: str | None = None,
+        min_pending: int | None = None,
+        min_ack_pending: int | None = None,
+        priority: int | None = None,
+    ) -> MessageStream:
+        """An endless iterator over the consumer's messages, pulled ahead up to `max_messages` or `max_bytes`.
+
+        It rides out reconnects, elections and missed heartbeats; `on_error` is told of them (else the log).
+        """
+        if on_error is not None and not callable(on_error):
+            raise TypeError("on_error must be callable")
+        chosen = self._priority(group, min_pending, min_ack_pending, priority)
+        options = ConsumeOptions.make(
+            max_messages, max_bytes, expires, idle_heartbeat, threshold_messages, threshold_bytes, chosen
+        )
+        feed = self._endless(options, check_on_reconnect, on_error)
+        stream = self._stream(feed)  # first: interrupted after the start, it is dropped, which ends the feed
+        feed.start()
+        return stream
+
+    def consume(
+        self,
+        callback: Callback,
+        *,
+        max_messages: int = DEFAULT_MAX_MESSAGES,
+        max_bytes: int | None = None,
+        expires: Duration = 30.0,
+        idle_heartbeat: Duration | None = None,
+        threshold_messages: int | None = None,
+        threshold_bytes: int | None = None,
+        check_on_reconnect: bool = True,
+        on_error: ErrorCallback | None = None,
+        max_workers: int = 1,
+        auto_progress: bool = False,
+        group: str | None = None,
+        min_pending: int | None = None,
+        min_ack_pending: int | None = None,
+        priority: int | None = None,
+    ) -> ConsumeContext:
+        """Call `callback(msg)` for each message, on a thread of the library's own; returns at once.
+
+        A callback that raises leaves its message unacknowledged (it comes again) and is reported to `on_error`.
+        `max_workers` callbacks run at once, order not kept. With `auto_progress` the server is told, while a
+        callback runs, that it is still at work, so long work is not delivered again.
+        """
+        if not callable(callback):
+            raise TypeError("callback must be callable")
+        at_least("max_workers", max_workers, 1)
+        if on_error is not None and not callable(on_error):
+            raise TypeError("on_error must be callable")
+        chosen = self._priority(group, min_pending, min_ack_pending, priority)
+        options = ConsumeOptions.make(
+            max_messages, max_bytes, expires, idle_heartbeat, threshold_messages, threshold_bytes, chosen
+        )
+        feed = self._endless(options, check_on_reconnect, on_error, max_workers)
+        return start_consume(feed, callback, max_workers, auto_progress)
+
+
+class Consumer(PullConsumer):
     """A pull consumer of a stream. Thread-safe: several threads may fetch from one consumer.
 
     The options `group`, `min_pending`, `min_ack_pending` and `priority` are for consumers with priority groups
@@ -56,144 +190,16 @@ class Consumer:
         """Delete the consumer on the server."""
         self._api.delete(self.stream_name, self.name)
 
-    def fetch(
-        self,
-        max_messages: int | None = None,
-        *,
-        max_bytes: int | None = None,
-        expires: Duration = 5.0,
-        idle_heartbeat: Duration | None = None,
-        group: str | None = None,
-        min_pending: int | None = None,
-        min_ack_pending: int | None = None,
-        priority: int | None = None,
-    ) -> MessageBatch:
-        """Ask for up to `max_messages` or `max_bytes`; the server waits up to `expires` for them.
+    def _fetch(self, options: FetchOptions) -> MessageBatch:
+        return fetch(self._target, options)
 
-        Returns at once; iterating the batch blocks, never much longer than `expires`, and raises PullError,
-        ConsumerDeletedError, ConnectionLostError and others after the messages that came before.
-        """
-        options = FetchOptions.make(
-            max_messages,
-            max_bytes=max_bytes,
-            expires=expires,
-            idle_heartbeat=idle_heartbeat,
-            priority=Priority.make(group, min_pending, min_ack_pending, priority),
-        )
-        return MessageBatch(self._target, options)
+    def _next(self, options: FetchOptions) -> JetStreamMessage | None:
+        return next_message(self._target, options)
 
-    def fetch_nowait(
-        self,
-        max_messages: int | None = None,
-        *,
-        max_bytes: int | None = None,
-        group: str | None = None,
-        min_pending: int | None = None,
-        min_ack_pending: int | None = None,
-        priority: int | None = None,
-    ) -> MessageBatch:
-        """Like fetch(), but only what is there now."""
-        chosen = Priority.make(group, min_pending, min_ack_pending, priority)
-        options = FetchOptions.make(max_messages, max_bytes=max_bytes, no_wait=True, priority=chosen)
-        return MessageBatch(self._target, options)
-
-    def next(
-        self,
-        expires: Duration = 5.0,
-        *,
-        idle_heartbeat: Duration | None = None,
-        group: str | None = None,
-        min_pending: int | None = None,
-        min_ack_pending: int | None = None,
-        priority: int | None = None,
-    ) -> JetStreamMessage | None:
-        """One message, or None when none came within `expires`. Raises like fetch()."""
-        chosen = Priority.make(group, min_pending, min_ack_pending, priority)
-        options = FetchOptions.make(1, expires=expires, idle_heartbeat=idle_heartbeat, priority=chosen)
-        if options.heartbeat_ns or group is not None:
-            return MessageBatch(self._target, options).take_one()
-        return SinglePull(self._target).take(options)
-
-    def messages(
-        self,
-        *,
-        max_messages: int = DEFAULT_MAX_MESSAGES,
-        max_bytes: int | None = None,
-        expires: Duration = 30.0,
-        idle_heartbeat: Duration | None = None,
-        threshold_messages: int | None = None,
-        threshold_bytes: int | None = None,
-        check_on_reconnect: bool = True,
-        on_error: ErrorCallback | None = None,
-        group: str | None = None,
-        min_pending: int | None = None,
-        min_ack_pending: int | None = None,
-        priority: int | None = None,
-    ) -> MessageStream:
-        """An endless iterator over the consumer's messages, pulled ahead up to `max_messages` or `max_bytes`.
-
-        It rides out reconnects, elections and missed heartbeats; `on_error` is told of them (else the log).
-        """
-        options = ConsumeOptions.make(
-            max_messages=max_messages,
-            max_bytes=max_bytes,
-            expires=expires,
-            idle_heartbeat=idle_heartbeat,
-            threshold_messages=threshold_messages,
-            threshold_bytes=threshold_bytes,
-            priority=Priority.make(group, min_pending, min_ack_pending, priority),
-        )
-        return MessageStream(self._session(options, check_on_reconnect, on_error))
-
-    def consume(
-        self,
-        callback: Callback,
-        *,
-        max_messages: int = DEFAULT_MAX_MESSAGES,
-        max_bytes: int | None = None,
-        expires: Duration = 30.0,
-        idle_heartbeat: Duration | None = None,
-        threshold_messages: int | None = None,
-        threshold_bytes: int | None = None,
-        check_on_reconnect: bool = True,
-        on_error: ErrorCallback | None = None,
-        max_workers: int = 1,
-        auto_progress: bool = False,
-        group: str | None = None,
-        min_pending: int | None = None,
-        min_ack_pending: int | None = None,
-        priority: int | None = None,
-    ) -> ConsumeContext:
-        """Call `callback(msg)` for each message, on a thread of the library's own; returns at once.
-
-        A callback that raises leaves its message unacknowledged (it comes again) and is reported to `on_error`.
-        `max_workers` callbacks run at once, order not kept. With `auto_progress` the server is told, while a
-        callback runs, that it is still at work, so long work is not delivered again.
-        """
-        if not callable(callback):
-            raise TypeError("callback must be callable")
-        if isinstance(max_workers, bool) or not isinstance(max_workers, int) or max_workers < 1:
-            raise ValueError(f"max_workers must be an int of at least 1: {max_workers!r}")
-        options = ConsumeOptions.make(
-            max_messages=max_messages,
-            max_bytes=max_bytes,
-            expires=expires,
-            idle_heartbeat=idle_heartbeat,
-            threshold_messages=threshold_messages,
-            threshold_bytes=threshold_bytes,
-            priority=Priority.make(group, min_pending, min_ack_pending, priority),
-        )
-        session = self._session(options, check_on_reconnect, on_error)
-        return ConsumeContext(session, callback, max_workers=max_workers, auto_progress=auto_progress)
-
-    def _session(
-        self, options: ConsumeOptions, check_on_reconnect: bool, on_error: ErrorCallback | None
-    ) -> PullSession:
-        if on_error is not None and not callable(on_error):
-            raise TypeError("on_error must be callable")
-        return PullSession(
-            self._target, options, check=self.get_info if check_on_reconnect else None, on_error=on_error
-        )
+    def _endless(
+        self, options: ConsumeOptions, check: bool, on_error: ErrorCallback | None, workers: int = 0
+    ) -> Endless:
+        return Refill(self._target, options, check=self.get_info if check else None, on_error=on_error)
 
     def __repr__(self) -> str:
         return f"<Consumer {self.name!r} of stream {self.stream_name!r}>"

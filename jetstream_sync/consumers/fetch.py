@@ -1,28 +1,119 @@
-"""fetch and next: one pull, an inbox of its own, no thread (ADR-37)."""
+"""fetch and next: one pull, an inbox of its own, no thread (ADR-37).
+
+The consuming thread does everything; another one may close a batch, and the garbage collector a dropped one.
+"""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from types import TracebackType
-from typing import TYPE_CHECKING
+from typing import Any
 
-from .._threads import run_detached
-from ..api.message import JetStreamMessage
-from ..errors import ConnectionLostError, MissedHeartbeatError, NatsError, PermissionsError, TimeoutError
-from ..net.connection import Connection
-from ..protocol.headers import Status, header_value
+from .._deadline import Deadline
+from .._threads import Mailbox, Slot
+from ..api.message import JetStreamMessage, Source
+from ..errors import NatsError, SubscriptionClosedError, TimeoutError
 from ..protocol.parser import RawMessage
 from .heartbeat import HeartbeatClock
-from .inlet import PullInlet, StampedStatus
-from .pull_request import FetchOptions, client_grace, message_size
-from .status import FetchVerdict, classify, to_error
-
-if TYPE_CHECKING:
-    from .target import PullTarget
+from .pull import ArrivedStatus, Pull, PullTarget
+from .pull_options import FetchOptions, client_grace
+from .status import FetchAction, classify, to_error
+from .take import loop, runs
 
 # A no_wait pull is answered at once; a server that does not answer is given this long.
 NO_WAIT_SECONDS = 5.0
+
+
+class BatchFeed:
+    """The feed of a fetch: one pull, which the consuming thread ends. What is dropped ends, too."""
+
+    def __init__(self, target: PullTarget, options: FetchOptions, deadline: Deadline | None = None) -> None:
+        """Sends nothing: start() does. `deadline`: of the client; by default some time after `expires`."""
+        self.link = target.link
+        self.options = options
+        self.sized = options.max_bytes is not None
+        self.inspect = target.inspector(options.priority)
+        self.received = 0
+        self.bytes = 0
+        self.over = False  # nothing more is to be handed out
+        box: Mailbox[RawMessage] = Mailbox(before_wait=self.link.outbox.flush)
+        self.items = box.items
+        self._clock = heartbeat_clock(options)
+        # Without heartbeats a pull for one message is answered by one thing, a message or a status: the server
+        # ends the interest after it, and no UNSUB has to follow.
+        self.pull = Pull(target, box, limit=1 if options.batch == 1 and self._clock is None else 0)
+        self.source: Source = self.pull
+        wait = options.expires + client_grace(options.expires) if options.expires_ns else NO_WAIT_SECONDS
+        self._deadline = deadline or Deadline(wait)
+
+    def start(self) -> None:
+        """Send the pull. Blocks for nothing."""
+        try:
+            self.pull.ask(self.options.body(self.pull.target.pin_id(self.options.priority)))
+        except BaseException:
+            self.end()
+            raise
+
+    @property
+    def filled(self) -> bool:
+        """Whether everything that was asked for has come: when bytes are used up exactly, no status follows."""
+        most = self.options.max_bytes
+        return self.received >= self.options.batch or (most is not None and self.bytes >= most)
+
+    def wait(self, timeout: float | None) -> RawMessage:
+        """`timeout` is not looked at: a fetch has a deadline of its own, at which it ends in order."""
+        try:
+            return self.pull.wait(self._deadline, self._clock)
+        except TimeoutError:
+            self.end()
+        except NatsError:
+            self.end()
+            raise
+        raise SubscriptionClosedError("the fetch has ended")
+
+    def on_status(self, status: ArrivedStatus) -> None:
+        rule = classify(status.status)
+        target = self.pull.target
+        if rule.drops_pin:
+            target.drop_pin(self.options.priority)
+        if rule.fetch is FetchAction.IGNORE:
+            return
+        self.end()
+        if rule.fetch is FetchAction.ERROR or (rule.fetch is FetchAction.END_ERROR_IF_EMPTY and not self.received):
+            raise to_error(status.status, target.next_subject.decode())
+        raise SubscriptionClosedError("the fetch has ended")
+
+    def account(self, count: int, size: int, processed: bool = True) -> int:
+        self.received += count
+        self.bytes += size
+        if self.over:
+            return 0
+        if self.filled:
+            self.end()
+            return 0
+        return 1 if self.sized else self.options.batch - self.received
+
+    def left(self, count: int, size: int) -> None:
+        self.received += count
+        self.bytes += size
+        if not self.pull.ended:
+            self.over = True
+            self.link.soon(self.pull.end)
+
+    def end(self) -> None:
+        """End the pull at once. Idempotent, never blocks."""
+        self.over = True
+        try:
+            self.pull.end()
+        except BaseException:  # a signal handler raised in the midst of it: begin anew
+            self.pull.end()
+            raise
+
+    def __del__(self) -> None:
+        # A batch that is not iterated must not go on taking messages from the server.
+        pull = getattr(self, "pull", None)
+        if pull is not None and pull.sid and not pull.ended:
+            self.link.soon(pull.end)
 
 
 class MessageBatch:
@@ -33,204 +124,71 @@ class MessageBatch:
     One thread at a time may iterate.
     """
 
-    acks: bool
-
-    def __init__(self, target: PullTarget, options: FetchOptions) -> None:
-        """Sends the pull. Blocks for nothing."""
-        self._ended = True  # nothing to close before this is False
-        target.nc._check_usable()
-        self._target = target
-        self._options = options
-        self._nc = target.nc
-        self.acks = target.acks
-        self._received = 0
-        self._bytes = 0
-        self._error: NatsError | None = None
-        self._inlet = PullInlet(self._nc)
-        self.backlog = self._inlet.mailbox.items
-        self._guard = PullGuard(self._nc, self._inlet, target.next_subject)
-        self._frame = target.pull_frame(options.body(target.pin_id(options.priority)), self._inlet.wire_subject)
-        wait = options.expires + client_grace(options.expires) if options.expires_ns else NO_WAIT_SECONDS
-        self._deadline = time.monotonic() + wait
-        self._clock = HeartbeatClock(options.heartbeat, clock=time.monotonic) if options.heartbeat else None
-        # A pull for one message without heartbeats is answered by one thing, message or status: the server is
-        # told to end the interest after that, and no UNSUB has to follow.
-        self._inlet.limit = 1 if options.batch == 1 and self._clock is None else 0
-        self._ended = False
-        try:
-            self._nc._add_listener(self._guard)
-            self._nc._open_inlet(self._inlet.with_sid)
-            self._nc._outbox.publish(self._frame, 0)
-        except BaseException:
-            self.close()
-            raise
+    def __init__(self, feed: BatchFeed) -> None:
+        self._feed = feed
 
     def __iter__(self) -> Iterator[JetStreamMessage]:
-        nc, items = self._nc, self.backlog
-        raw: RawMessage | None
-        try:
-            while not self._ended:
-                try:
-                    raw = items.popleft()
-                except IndexError:
-                    raw = self._wait()
-                    if raw is None:
-                        break
-                if type(raw) is StampedStatus:
-                    self._on_status(raw.status)
-                    continue
-                self._count(raw)
-                yield JetStreamMessage(raw, nc, self)
-        except GeneratorExit:  # the loop was left early
-            self._abandon()
-            raise
-        except BaseException:  # a signal handler raised while we waited
-            self.close()
-            raise
-        self.close()
-        self._raise_error()
-
-    def take_one(self) -> JetStreamMessage | None:
-        """The first message, or None when none comes; ends the pull. Blocks and raises as the iteration does."""
-        message = None
-        try:
-            while not self._ended:
-                raw = self._wait()
-                if raw is None:
-                    break
-                if type(raw) is StampedStatus:
-                    self._on_status(raw.status)
-                    continue
-                self._count(raw)
-                message = JetStreamMessage(raw, self._nc, self)
-                break
-        finally:
-            self.close()
-        if message is None:
-            self._raise_error()
-        return message
-
-    @property
-    def error(self) -> NatsError | None:
-        """What ended the pull, until the iteration has raised it."""
-        return self._error
+        return loop(self._feed, when_done=True)
 
     def close(self) -> None:
         """End the pull and remove its interest at once. Idempotent, never blocks."""
-        self._ended = True
-        if not self._nc._forked:  # a forked child does not speak for its parent
-            self._nc._remove_listener(self._guard)
-            if self._inlet.spent:
-                self._nc._forget(self._inlet)
-            else:
-                self._nc._outbox.withdraw(self._frame)
-                self._nc._close_inlet(self._inlet)
+        self._feed.end()
 
     def __enter__(self) -> MessageBatch:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: Any) -> None:
         self.close()
 
-    def __del__(self) -> None:
-        # A batch that was never iterated must not go on taking messages from the server.
-        if not self._ended:
-            self._abandon()
 
-    def _abandon(self) -> None:
-        """close(), where the garbage collector may have called us in a thread that holds one of the locks."""
-        self._ended = True
-        if self._nc._forked or self._nc.is_closed:
-            return
-        if self._nc._lock.locked() or self._nc._outbox._mu.locked():
-            run_detached(self.close)
-        else:
-            self.close()
+def fetch(target: PullTarget, options: FetchOptions) -> MessageBatch:
+    """Send a pull; its messages are taken from what is returned."""
+    feed = BatchFeed(target, options)
+    feed.start()
+    return MessageBatch(feed)
 
-    # --- one step -----------------------------------------------------------------------------------
 
-    def _count(self, raw: RawMessage) -> None:
-        options = self._options
-        self._received += 1
-        if options.max_bytes is not None:
-            self._bytes += message_size(raw)
-            # When the bytes are used up exactly, no status follows.
-            if self._bytes >= options.max_bytes:
-                self._ended = True
-        if self._received >= options.batch:
-            self._ended = True
-        if raw[2] is not None and options.priority.group is not None:
-            self._target.learn_pin(options.priority, header_value(raw[2], b"Nats-Pin-Id"))
+def raw_runs(batch: MessageBatch, most: int) -> Iterator[list[RawMessage]]:
+    """The messages of a batch as they came, in lists of at most `most`: for code that reads many."""
+    return runs(batch._feed, most)
 
-    def _wait(self) -> RawMessage | None:
-        """The next thing in the mailbox; None when the pull is over, with or without an error."""
+
+def next_message(target: PullTarget, options: FetchOptions) -> JetStreamMessage | None:
+    """One message, or None when none came within `expires`. Raises as a fetch does.
+
+    Without heartbeats one thing answers, as for a BatchFeed: so no queue is needed.
+    """
+    expires, priority, link = options.expires, options.priority, target.link
+    clock = heartbeat_clock(options)
+    pull = Pull(target, Mailbox(before_wait=link.outbox.flush)) if clock else Pull(target, Slot(), limit=1)
+    deadline = Deadline(expires + client_grace(expires))
+    message = None
+    try:
+        pull.ask(options.body(None if priority.group is None else target.pin_id(priority)))
         while True:
-            wait = self._deadline - time.monotonic()
-            if self._clock is not None:
-                self._clock.reset(self._inlet.last_arrival)
-                wait = min(wait, self._clock.remaining() or 0.0)
-            try:
-                return self._inlet.mailbox.get(max(0.0, wait))
-            except TimeoutError:
-                if self._overdue():
-                    return None
-            except NatsError as error:
-                self._error = error
-                return None
-
-    def _overdue(self) -> bool:
-        connected = self._nc.is_connected
-        if time.monotonic() >= self._deadline:
-            if not connected:
-                self._error = ConnectionLostError("not connected to a server: the pull could not be sent")
-            return True
-        if self._clock is not None:
-            self._clock.reset(self._inlet.last_arrival)
-            # Made while disconnected, the pull waits for the next connection, and so do the heartbeats.
-            if self._clock.due() and connected:
-                self._error = MissedHeartbeatError(self._clock.silence)
-                return True
-        return False
-
-    def _on_status(self, status: Status) -> None:
-        rule = classify(status)
-        if rule.drops_pin:
-            self._target.drop_pin(self._options.priority)
-        if rule.fetch is FetchVerdict.IGNORE:
-            return
-        self._ended = True
-        if rule.fetch is FetchVerdict.ERROR or (
-            rule.fetch is FetchVerdict.END_ERROR_IF_EMPTY and not self._received
-        ):
-            self._error = to_error(status, self._target.next_subject.decode())
-
-    def _raise_error(self) -> None:
-        if self._error is not None:
-            error, self._error = self._error, None
-            raise error from error.__cause__  # not "while handling" that nothing was there
+            raw = pull.wait(deadline, clock)
+            if type(raw) is not ArrivedStatus:
+                if priority.group is not None:
+                    target.learn_pin(priority, raw)
+                message = JetStreamMessage(raw, link, target.single)
+                break
+            rule = classify(raw.status)
+            if rule.drops_pin:
+                target.drop_pin(priority)
+            if rule.fetch in (FetchAction.ERROR, FetchAction.END_ERROR_IF_EMPTY):
+                raise to_error(raw.status, target.next_subject.decode())
+            if rule.fetch is not FetchAction.IGNORE:
+                break
+    except TimeoutError:
+        pass
+    finally:
+        try:
+            pull.end()
+        except BaseException:  # a signal handler raised in the midst of it: begin anew
+            pull.end()
+            raise
+    return message
 
 
-class PullGuard:
-    """Ends a pull when its connection breaks. Apart from the batch, so that a forgotten batch can be freed."""
-
-    def __init__(self, nc: Connection, inlet: PullInlet, next_subject: bytes) -> None:
-        self._nc = nc
-        self._inlet = inlet
-        self._next_subject = next_subject
-
-    def on_disconnect(self) -> None:
-        self._nc._forget(self._inlet)
-        self._inlet.mailbox.close(ConnectionLostError("the connection was lost during the pull"))
-
-    def on_reconnect(self) -> None:
-        """A pull made while disconnected goes out now: its heartbeats count from here."""
-        self._inlet.last_arrival = time.monotonic()
-
-    def on_closed(self, error: NatsError) -> None:
-        self._inlet.mailbox.close(error)
-
-    def on_publish_denied(self, subject: bytes, error: PermissionsError) -> None:
-        if subject == self._next_subject:
-            self._inlet.mailbox.close(error)
+def heartbeat_clock(options: FetchOptions) -> HeartbeatClock | None:
+    return HeartbeatClock(options.heartbeat, clock=time.monotonic) if options.heartbeat else None

@@ -1,37 +1,34 @@
 """Pull subscriptions (ADR-13): fetch() asks for what is there, and only then waits for more.
 
-No thread. Each fetch of several messages has an inbox of its own; single fetches share one wildcard inbox for
-their first, no-wait try. Messages come back under their own subjects, so on a shared inbox nobody could tell whose
-they are: only one try at a time is under way there (`_single_turn`), and one that is given up takes the inbox with
+No thread. Each fetch of several messages has a pull of its own. Single fetches share one pull, subscribed to a
+wildcard, for their first, no-wait try. Messages come back under their own subjects, so nothing on a shared inbox
+says whose they are: one try at a time is under way there (`_turn`), and one that is given up takes the inbox with
 it.
 """
 
 from __future__ import annotations
 
-from _thread import allocate_lock
 from datetime import timedelta
-from types import TracebackType
+from typing import Any
 
 from .._deadline import Deadline, seconds
+from .._threads import Slot, Waiters
 from ..api.client import ApiClient
 from ..api.consumer_api import ConsumerApi
 from ..api.info import ConsumerInfo
+from ..api.kinds import at_least
 from ..api.message import JetStreamMessage
-from ..errors import ConnectionLostError, NatsError, SubscriptionClosedError, TimeoutError
-from ..net.connection import Connection
-from ..net.outbox import Ephemeral
-from ..protocol.headers import Status
+from ..errors import NatsError, SubscriptionClosedError, TimeoutError
 from ..protocol.subjects import next_nuid
-from .fetch import PullGuard
-from .inlet import PullInlet, StampedStatus
-from .pull_request import pull_body
-from .push_workflow import Found, SubscribeRequest, Workflow
-from .status import FetchVerdict, Kind, classify, to_error
-from .target import PullTarget
+from .binding import Found, SubscribeRequest, find_or_create
+from .fetch import BatchFeed
+from .pull import ArrivedStatus, Pull, PullTarget
+from .pull_options import FetchOptions, pull_body
+from .status import FetchAction, Kind, classify, to_error
+from .take import loop
 
 # ADR-13: the server's expiry lies this far before the client's timeout, or a tenth of it for short ones.
 MARGIN = 0.1
-SHORT_TIMEOUT = 1.0
 
 # What a no-wait pull is answered with when there is nothing, or not yet.
 _NOTHING_NOW = (Kind.NO_MESSAGES, Kind.REQUEST_TIMEOUT, Kind.REQUESTS_PENDING)
@@ -43,18 +40,16 @@ class PullSubscription:
     As a context manager it unsubscribes when the block is left.
     """
 
-    backlog = ()  # acks of fetched messages leave at once
-
     def __init__(self, client: ApiClient, found: Found) -> None:
-        self._nc = client.nc
+        """Subscribes nothing: subscribe_pull() does."""
+        self._link = client.link
         self._api = ConsumerApi(client)
         self._target = PullTarget(client, found.info)
-        self.acks = self._target.acks
         self._created = found.created
         self._closed = False
-        self._single_turn = allocate_lock()  # held during the no-wait try of a single fetch; guards _single
-        self._single = _SingleInlet(self._nc)
-        self._nc._open_inlet(self._single.with_sid)
+        self._turn: dict[str, object] = {}  # "holder": an object of the try that has the turn; atomic operations
+        self._waiting = Waiters()
+        self._single = _SinglePull(self._target)  # replaced by the thread that has the turn
 
     @property
     def stream_name(self) -> str:
@@ -70,20 +65,28 @@ class PullSubscription:
         Never returns an empty list. Raises TimeoutError when no message came; PullError or one of its kinds,
         NoRespondersError, PermissionsError, ConnectionLostError when the pull failed and nothing had come before.
         """
-        if isinstance(batch, bool) or not isinstance(batch, int) or batch < 1:
-            raise ValueError(f"batch must be an int of at least 1: {batch!r}")
+        at_least("batch", batch, 1)
         limit = seconds(timeout)
         if not limit:
             raise ValueError(f"timeout must be more than 0 s: {timeout!r}")
-        self._nc._check_usable()
+        self._link.check_usable()
         if self._closed:
             raise SubscriptionClosedError("the pull subscription was unsubscribed")
         deadline = Deadline(limit)
-        if batch == 1:
-            message = self._try_single(deadline)
-            if message is not None:
-                return [message]
-        return _Fetch(self, batch, limit, deadline).run(no_wait_first=batch > 1)
+        message = self._try_single(deadline) if batch == 1 else None
+        if message is not None:
+            return [message]
+        feed = _SubscriptionFeed(self._target, batch, limit, deadline)
+        messages: list[JetStreamMessage] = []
+        try:
+            feed.start()
+            messages.extend(loop(feed, when_done=True))
+        except NatsError:
+            if not messages:
+                raise  # otherwise it is the next fetch's, if it lasts
+        if not messages:
+            raise TimeoutError("no message came in time")
+        return messages
 
     def consumer_info(self) -> ConsumerInfo:
         """Ask the server for the consumer's state. Raises ConsumerNotFoundError when there is none."""
@@ -91,32 +94,30 @@ class PullSubscription:
 
     def unsubscribe(self) -> None:
         """End it, and delete the consumer if this subscription created it; raises when that fails. Idempotent."""
-        self._nc._check_process()
+        self._link.check_process()
         self._closed = True
-        with self._single_turn:
-            self._nc._close_inlet(self._single)
-        mine, self._created = self._created, False
-        if mine:
-            try:
+        self._single.end()  # a try that begins meanwhile looks at _closed when it ends
+        mine = self._created
+        try:
+            self._created = False
+            if mine:
                 self._api.delete(self.stream_name, self.consumer_name)
-            except BaseException:
-                self._created = True
-                raise
+        except BaseException:
+            self._created = mine
+            raise
 
     def __enter__(self) -> PullSubscription:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if self._nc._forked:
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: Any) -> None:
+        if self._link.forked:
             return
         try:
             self.unsubscribe()
         except NatsError as failed:
-            if error is None and not self._nc.is_closed:
+            if error is None and not self._link.closed:
                 raise
-            self._nc._report(failed)
+            self._link.report(failed)
 
     def __repr__(self) -> str:
         return f"<PullSubscription of consumer {self.consumer_name!r}, stream {self.stream_name!r}>"
@@ -125,166 +126,93 @@ class PullSubscription:
 
     def _try_single(self, deadline: Deadline) -> JetStreamMessage | None:
         """The next message if there is one now. ADR-13: over the wildcard inbox, without a SUB of its own."""
-        if not self._single_turn.acquire(timeout=deadline.wait_time()):
-            raise TimeoutError("no message came in time: other single fetches were under way")
-        try:
-            if self._single.mailbox.closed:
-                self._renew_single()
-            return self._exchange_single(self._single, deadline)
-        except BaseException:
-            # Given up without an answer, or with an unusual one: what still comes must not be taken for another's.
-            self._renew_single()
-            raise
+        me = object()
+        try:  # the turn is taken inside: a signal handler may raise as soon as it is
+            if not self._waiting.wait_until(lambda: self._turn.setdefault("holder", me) is me, deadline):
+                raise TimeoutError("no message came in time: other single fetches were under way")
+            if self._single.broken or self._single.ended:
+                self._single = _SinglePull(self._target)
+            return self._single.exchange(deadline)
         finally:
-            self._single_turn.release()
+            try:
+                self._end_turn(me)
+            except BaseException:  # a signal handler raised in the midst of it: begin anew
+                self._end_turn(me)
+                raise
 
-    def _exchange_single(self, inlet: _SingleInlet, deadline: Deadline) -> JetStreamMessage | None:
-        pull = _Pull(self, inlet)
-        try:
-            pull.send(pull_body(batch=1, no_wait=True), inlet.new_reply())
-            answer = pull.wait(deadline)
-        finally:
-            pull.end()
-        if isinstance(answer, JetStreamMessage):
-            return answer
-        if classify(answer).kind in _NOTHING_NOW:
-            return None
-        raise to_error(answer, self._target.next_subject.decode())
-
-    def _renew_single(self) -> None:
-        # Requires holding _single_turn.
-        if not self._nc.is_closed:
-            self._nc._close_inlet(self._single)
-            if not self._closed:
-                self._single = _SingleInlet(self._nc)
-                self._nc._open_inlet(self._single.with_sid)
+    def _end_turn(self, me: object) -> None:
+        if self._turn.get("holder") is me:
+            # Given up without a reply, or with an unusual one: what still comes must not be taken for another's.
+            # Or unsubscribed, perhaps before the pull was subscribed.
+            if self._single.asked or self._closed:
+                self._single.end()
+            self._turn.clear()
+        self._waiting.wake_all()
 
 
-class _SingleInlet(PullInlet):
-    """The wildcard inbox; each try has a subject of its own below it."""
+class _SinglePull(Pull):
+    """Subscribed to a wildcard; each try has a reply subject of its own below it."""
 
-    def __init__(self, nc: Connection) -> None:
-        super().__init__(nc)
+    def __init__(self, target: PullTarget) -> None:
+        super().__init__(target, Slot())
         self._prefix = self.wire_subject
-        self.subject += ".*"
         self.wire_subject = self._prefix + b".*"
 
-    def new_reply(self) -> bytes:
-        self.reply = self._prefix + b"." + next_nuid().encode()
-        return self.reply
+    def exchange(self, deadline: Deadline) -> JetStreamMessage | None:
+        """Ask for one message that is there now; None when there is none."""
+        self.ask(pull_body(1, no_wait=True), self._prefix + b"." + next_nuid().encode())
+        raw = self.wait(deadline)
+        if type(raw) is not ArrivedStatus:
+            self.rest()
+            return JetStreamMessage(raw, self.link, self.target.single)
+        if classify(raw.status).kind not in _NOTHING_NOW:
+            raise to_error(raw.status, self.target.next_subject.decode())
+        self.rest()
+        return None
 
 
-class _Pull:
-    """A pull under way: its listener and its frame, which `end` takes back if it has not left."""
+class _SubscriptionFeed(BatchFeed):
+    """A fetch over a pull of its own. For several messages it asks without waiting first."""
 
-    def __init__(self, sub: PullSubscription, inlet: PullInlet) -> None:
-        self._sub = sub
-        self._nc = sub._nc
-        self._inlet = inlet
-        self._target = sub._target
-        self._frame: Ephemeral | None = None
-        self._guard = PullGuard(self._nc, inlet, self._target.next_subject)
-
-    def send(self, body: bytes, reply: bytes) -> None:
-        if self._frame is None:
-            self._nc._add_listener(self._guard)
-        self._frame = self._target.pull_frame(body, reply)
-        self._nc._outbox.publish(self._frame, len(body))
-
-    def wait(self, deadline: Deadline) -> JetStreamMessage | Status:
-        """What comes next. Raises TimeoutError, ConnectionLostError, PermissionsError, ConnectionClosedError."""
-        try:
-            raw = self._inlet.mailbox.get(deadline.remaining())
-        except TimeoutError:
-            if not self._nc.is_connected:
-                raise ConnectionLostError("not connected to a server: the pull could not be sent") from None
-            raise TimeoutError("no message came in time") from None
-        if isinstance(raw, StampedStatus):
-            return raw.status
-        return JetStreamMessage(raw, self._nc, self._sub)
-
-    def end(self) -> None:
-        self._nc._remove_listener(self._guard)
-        if self._frame is not None:
-            self._nc._outbox.withdraw(self._frame)
-
-
-class _Fetch:
-    """One fetch over an inbox of its own: a no-wait pull, and when that finds nothing a long one."""
-
-    def __init__(self, sub: PullSubscription, batch: int, timeout: float, deadline: Deadline) -> None:
-        self._nc = sub._nc
-        self._target = sub._target
-        self._batch = batch
+    def __init__(self, target: PullTarget, batch: int, timeout: float, deadline: Deadline) -> None:
         self._timeout = timeout
         self._deadline = deadline
-        self._inlet = PullInlet(self._nc)
-        self._pull = _Pull(sub, self._inlet)
-        self._messages: list[JetStreamMessage] = []
+        expires_ns = self._expires_ns() if batch == 1 else 0
+        super().__init__(target, FetchOptions(batch, None, expires_ns, 0, no_wait=batch > 1), deadline)
+        self._waits = batch == 1
 
-    def run(self, *, no_wait_first: bool) -> list[JetStreamMessage]:
-        try:
-            self._nc._open_inlet(self._inlet.with_sid)
-            if no_wait_first:
-                self._pull.send(pull_body(batch=self._batch, no_wait=True), self._inlet.reply)
-                if self._collect(no_wait=True):
-                    return self._messages
-            self._send_long()
-            self._collect(no_wait=False)
-            return self._messages
-        except NatsError:
-            if self._messages:
-                return self._messages  # the error is the next fetch's, if it lasts
-            raise
-        finally:
-            self._pull.end()
-            if self._inlet.spent:
-                self._nc._forget(self._inlet)
-            else:
-                self._nc._close_inlet(self._inlet)
-
-    def _send_long(self) -> None:
-        # ADR-13: the status that answered the first pull counts, too: for a batch of 5 it is UNSUB … 6.
-        self._inlet.limit = self._inlet.delivered + self._batch
-        self._nc._limit_inlet(self._inlet, self._inlet.limit)
-        self._pull.send(pull_body(batch=self._batch, expires_ns=self._expires_ns()), self._inlet.reply)
+    def on_status(self, status: ArrivedStatus) -> None:
+        rule = classify(status.status)
+        if rule.pull_subscription is FetchAction.IGNORE:
+            return
+        if not self._waits and not self.received and rule.kind in _NOTHING_NOW:
+            self._waits = True
+            # ADR-13: the status that answered the first pull counts, too: for a batch of 5 it is UNSUB … 6.
+            self.link.limit(self.pull, self.pull.delivered + self.options.batch)
+            self.pull.ask(pull_body(self.options.batch, expires_ns=self._expires_ns()))
+            return
+        self.end()
+        if self.received:
+            raise SubscriptionClosedError("what came before a status is the result")
+        error = to_error(status.status, self.pull.target.next_subject.decode())
+        if rule.pull_subscription is FetchAction.ERROR or status.status.code == 409:
+            raise error
+        raise TimeoutError(f"no message came within {self._timeout} s") from error
 
     def _expires_ns(self) -> int:
         """ADR-13: shorter than the client's own timeout, or than what the first pull has left of it."""
-        margin = MARGIN if self._timeout >= SHORT_TIMEOUT else self._timeout / 10
+        margin = min(MARGIN, self._timeout / 10)
         left = self._deadline.wait_time()
         base = self._timeout if self._timeout - left < margin / 2 else left
         return max(1, round((base - margin) * 1_000_000_000))
 
-    def _collect(self, *, no_wait: bool) -> bool:
-        """Take what comes until the pull has ended. False when a no-wait pull found nothing."""
-        while len(self._messages) < self._batch:
-            answer = self._pull.wait(self._deadline)
-            if isinstance(answer, JetStreamMessage):
-                self._messages.append(answer)
-            elif classify(answer).pull_subscription is FetchVerdict.IGNORE:
-                continue
-            elif self._messages:
-                break  # what came before a status is the result
-            elif no_wait and classify(answer).kind in _NOTHING_NOW:
-                return False
-            else:
-                raise self._error(answer)
-        return True
-
-    def _error(self, status: Status) -> NatsError:
-        error = to_error(status, self._target.next_subject.decode())
-        if classify(status).pull_subscription is FetchVerdict.ERROR or status.code == 409:
-            return error
-        timeout = TimeoutError(f"no message came within {self._timeout} s")
-        timeout.__cause__ = error
-        return timeout
-
 
 def subscribe_pull(client: ApiClient, request: SubscribeRequest) -> PullSubscription:
     """ADR-15's workflow for a pull subscription: look up, or create."""
-    workflow = Workflow(client)
-    stream = workflow.stream_name(request)
-    info = workflow.look_up(stream, request)
-    found = workflow.create(stream, request) if info is None else Found(info, False)
-    return PullSubscription(client, found)
+    sub = PullSubscription(client, find_or_create(client, request))
+    try:
+        client.link.open(sub._single)
+    except BaseException:
+        sub._single.end()
+        raise
+    return sub

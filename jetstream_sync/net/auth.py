@@ -1,11 +1,11 @@
-"""Who we are: the authentication part of CONNECT, made anew at each connect and reconnect.
+"""Authentication: the fields of CONNECT that identify the client, computed for each connect and reconnect.
 
-Two things can be sent. A *plain* identity is user and password, or a token. A *signed* one is an nkey or a
-user JWT, proven by a signature of the nonce in the server's INFO. One of each may be given together: a server
-with an authorization callout takes the signed one as the way in and leaves the plain one to the callout.
+There are two kinds of identity. A *plain* one is user and password, or a token. A *signed* one is an nkey or a
+user JWT, with a signature of the nonce in the server's INFO. A client may send one of each: a server with an
+authorization callout accepts the signed identity and passes the plain one to the callout.
 
-No secret leaves this module but in the dictionary `connect_fields` returns: errors name the option and the
-file, never what is in them.
+Secrets leave this module only in the dictionary that `connect_fields` returns. Errors name the option and the
+file, never their contents.
 """
 
 from __future__ import annotations
@@ -14,7 +14,8 @@ import base64
 import os
 import re
 from collections.abc import Callable
-from typing import NoReturn, Protocol, TypeVar
+from functools import partial
+from typing import NoReturn, TypeVar
 
 from ..errors import AuthorizationError
 from .ed25519 import SIGNATURE_SIZE
@@ -29,8 +30,10 @@ UserJwtCallback = Callable[[], str | bytes | bytearray]
 SignatureCallback = Callable[[bytes], bytes | bytearray | str]
 
 _T = TypeVar("_T")
+_Fields = Callable[[str | None], dict[str, str]]
+"""The fields of CONNECT, for the nonce that the server sent."""
 
-# Credentials are a few KiB; a path that names something else (a device, a disk image) is not read to its end.
+# Credentials are a few KiB. A path to something else (a device, a disk image) is not read to its end.
 _MAX_FILE_SIZE = 1 << 20
 
 _BLOCK = re.compile(r"BEGIN ([A-Z ]+?) *-{3,}\s+(\S+)\s+-{3,} *END \1 *-{3,}")
@@ -39,21 +42,20 @@ _SEED_LIKE = re.compile(r"S[A-Z2-7]{57}")
 
 
 class Authenticator:
-    """Answers the server's question who connects. Thread-safe; shows and pickles no secret.
+    """The credentials of a client. Thread-safe. Its repr shows no secret, and it cannot be pickled.
 
-    `user`, `password`, `token`: a string, or a callable without arguments that is asked at each connect.
+    `user`, `password`, `token`: a string, or a callable without arguments that is called at each connect.
     `user_credentials`: the path of a `.creds` file, or a pair (path of the JWT, path of the seed).
-    `nkeys_seed`: the path of a file with an nkey seed; `nkeys_seed_str`: the seed itself. Files are read
-    again at each connect, for they are rotated; a leading `~` is the home directory.
-    `user_jwt_cb()` returns the user JWT, and `signature_cb(nonce: bytes)` signs the nonce: it returns the 64
-    bytes of the signature, or their base64 text (86 characters, 88 with padding; either alphabet), as `str`
-    or bytes.
+    `nkeys_seed`: the path of a file with an nkey seed; `nkeys_seed_str`: the seed itself. Files are read again at
+    each connect, because they may have been replaced; a leading `~` is the home directory.
+    `user_jwt_cb()` returns the user JWT. `signature_cb(nonce: bytes)` signs the nonce and returns the 64 bytes of
+    the signature, or their base64 text (86 characters, 88 with padding; standard or URL-safe), as `str` or bytes.
 
-    Raises `ValueError` for options that contradict each other, and for files that cannot be read or
-    understood; `TypeError` for an option of the wrong type.
+    Raises `ValueError` for options that contradict each other and for files that cannot be read or are malformed;
+    `TypeError` for an option of the wrong type.
     """
 
-    __slots__ = ("_plain", "_signed")
+    __slots__ = ("_identities",)
 
     def __init__(
         self,
@@ -67,19 +69,30 @@ class Authenticator:
         user_jwt_cb: UserJwtCallback | None = None,
         signature_cb: SignatureCallback | None = None,
     ) -> None:
-        self._plain, self._signed = None, None  # so that repr() works even when the next lines raise
-        self._plain = _plain_identity(user, password, token)
-        self._signed = _signed_identity(
-            user_credentials=user_credentials,
-            nkeys_seed=nkeys_seed,
-            nkeys_seed_str=nkeys_seed_str,
-            user_jwt_cb=user_jwt_cb,
-            signature_cb=signature_cb,
-        )
+        self._identities: dict[str, _Fields] = {}  # by what repr() calls them
+        plain = _plain_identity(user, password, token)
+        given = {
+            "user_credentials": user_credentials is not None,
+            "nkeys_seed": nkeys_seed is not None,
+            "nkeys_seed_str": nkeys_seed_str is not None,
+            "user_jwt_cb/signature_cb": user_jwt_cb is not None or signature_cb is not None,
+        }
+        names = [name for name, is_given in given.items() if is_given]
+        if len(names) > 1:
+            raise ValueError(f"{' and '.join(names)} contradict each other: give one of them")
+        if user_credentials is not None:
+            self._identities["credentials file"] = _from_credentials(user_credentials)
+        elif nkeys_seed is not None:
+            self._identities["nkey seed file"] = _from_seed_file(nkeys_seed)
+        elif nkeys_seed_str is not None:
+            self._identities["nkey seed"] = _from_seed(nkeys_seed_str)
+        elif names:
+            self._identities["JWT callback"] = _from_callbacks(user_jwt_cb, signature_cb)
+        if plain is not None:
+            self._identities["user/password" if token is None else "token"] = plain
 
     def __repr__(self) -> str:
-        kinds = [identity.kind for identity in (self._signed, self._plain) if identity is not None]
-        return f"Authenticator({', '.join(kinds) or 'none'})"
+        return f"Authenticator({', '.join(self._identities) or 'none'})"
 
     def __reduce__(self) -> NoReturn:
         raise TypeError("an Authenticator holds secrets and cannot be pickled; connect where it is needed")
@@ -87,91 +100,67 @@ class Authenticator:
     def connect_fields(self, nonce: str | None, url_user: str | None, url_password: str | None) -> dict[str, str]:
         """The authentication fields of CONNECT for a server that sent `nonce`.
 
-        `url_user` and `url_password` come from that server's URL, percent-decoding done; a user without a
-        password is a token. They count only when no option was given. Reads files and calls the user's
-        callables, so it may block as long as they do. Raises `AuthorizationError` when a file, a callable or
-        the server does not give what is needed.
+        `url_user` and `url_password` come from that server's URL, already percent-decoded; a user without a
+        password is a token. They are used only when no option was given. This reads files and calls the user's
+        callables, and blocks as long as they do. Raises `AuthorizationError` when a file is unreadable, when a
+        callable fails or returns something else than documented, and when the server sent no nonce to sign.
         """
-        if self._plain is None and self._signed is None:
-            return _url_fields(url_user, url_password)
-        fields = {} if self._signed is None else self._signed.fields(nonce)
-        if self._plain is not None:
-            fields |= self._plain.fields()
-        return fields
-
-
-def _url_fields(user: str | None, password: str | None) -> dict[str, str]:
-    if user and password is not None:
-        return {"user": user, "pass": password}
-    if password:
-        raise AuthorizationError("the server URL has a password but no user: write nats://user:password@host")
-    return {"auth_token": user} if user else {}
+        fields: dict[str, str] = {}
+        for fields_for in self._identities.values():
+            fields |= fields_for(nonce)
+        if self._identities:
+            return fields
+        if url_user and url_password is not None:
+            return {"user": url_user, "pass": url_password}
+        if url_password:
+            raise AuthorizationError("the server URL has a password but no user: write nats://user:password@host")
+        return {"auth_token": url_user} if url_user else {}
 
 
 # --- plain identities ---------------------------------------------------------------------------
 
 
-class _UserPassword:
-    kind = "user/password"
-
-    def __init__(self, user: Secret, password: Secret | None) -> None:
-        self._user = _checked_secret("user", user)
-        self._password = None if password is None else _checked_secret("password", password, may_be_empty=True)
-
-    def fields(self) -> dict[str, str]:
-        fields = {"user": _ask_secret("user", self._user)}
-        if self._password is not None:
-            fields["pass"] = _ask_secret("password", self._password, may_be_empty=True)
-        return fields
-
-
-class _Token:
-    kind = "token"
-
-    def __init__(self, token: Secret) -> None:
-        self._token = _checked_secret("token", token)
-
-    def fields(self) -> dict[str, str]:
-        return {"auth_token": _ask_secret("token", self._token)}
-
-
-def _plain_identity(
-    user: Secret | None, password: Secret | None, token: Secret | None
-) -> _UserPassword | _Token | None:
-    if token is not None:
-        if user is not None or password is not None:
-            raise ValueError("token and user/password contradict each other: give one of them")
-        return _Token(token)
-    if user is not None:
-        return _UserPassword(user, password)
-    if password is not None:
+def _plain_identity(user: Secret | None, password: Secret | None, token: Secret | None) -> _Fields | None:
+    if token is not None and (user is not None or password is not None):
+        raise ValueError("token and user/password contradict each other: give one of them")
+    if password is not None and user is None:
         raise ValueError("password needs user")
-    return None
+    fields = {"auth_token": ("token", token), "user": ("user", user), "pass": ("password", password)}
+    secrets = {
+        field: (option, _checked_secret(option, secret))
+        for field, (option, secret) in fields.items()
+        if secret is not None
+    }
+
+    def plain_fields(_nonce: str | None) -> dict[str, str]:
+        return {field: _ask_secret(option, secret) for field, (option, secret) in secrets.items()}
+
+    return plain_fields if secrets else None
 
 
-def _checked_secret(option: str, value: Secret, *, may_be_empty: bool = False) -> Secret:
-    if not isinstance(value, str) and not callable(value):
-        raise TypeError(f"{option} must be a str or a callable that returns one, not {type(value).__name__}")
-    if value == "" and not may_be_empty:
+def _checked_secret(option: str, secret: Secret) -> Secret:
+    if not isinstance(secret, str) and not callable(secret):
+        raise TypeError(f"{option} must be a str or a callable that returns one, not {type(secret).__name__}")
+    if secret == "" and option != "password":
         raise ValueError(f"{option} is empty: leave it out, or pass None, to connect without it")
-    return value
+    return secret
 
 
-def _ask_secret(option: str, secret: Secret, *, may_be_empty: bool = False) -> str:
+def _ask_secret(option: str, secret: Secret) -> str:
     if isinstance(secret, str):
         return secret
     value = _ask(option, secret)
     if not isinstance(value, str):
         raise AuthorizationError(f"the {option} callable must return a str, it returned {type(value).__name__}")
-    if not value and not may_be_empty:
+    if not value and option != "password":
         raise AuthorizationError(f"the {option} callable returned an empty string")
     return value
 
 
-def _ask(option: str, callback: Callable[[], _T]) -> _T:
-    """What the user's callable returns; its text stays out of our error, for it may quote the secret."""
+def _ask(option: str, callback: Callable[..., _T], *args: bytes) -> _T:
+    """Call the user's callable. AuthorizationError does not quote its error, whose text may hold the secret."""
     try:
-        return callback()
+        return callback(*args)
     except Exception as exc:
         raise AuthorizationError(f"the {option} callable raised {type(exc).__name__}") from exc
 
@@ -179,106 +168,55 @@ def _ask(option: str, callback: Callable[[], _T]) -> _T:
 # --- signed identities --------------------------------------------------------------------------
 
 
-class _SignedIdentity(Protocol):
-    kind: str
+def _from_credentials(credentials: Credentials) -> _Fields:
+    paths = credentials if isinstance(credentials, (tuple, list)) else (credentials, credentials)
+    if len(paths) != 2:
+        raise ValueError("user_credentials takes one path, or a pair: path of the JWT, path of the seed")
+    hint = "write them to a file that only you can read"
+    jwt_path, seed_path = (_checked_path("user_credentials", path, hint) for path in paths)
 
-    def fields(self, nonce: str | None) -> dict[str, str]: ...
+    def load() -> tuple[str, KeyPair]:
+        jwt_text = _read(jwt_path)
+        # A single file is read once, so that JWT and seed match even if the file is being replaced.
+        seed_text = jwt_text if seed_path == jwt_path else _read(seed_path)
+        return _jwt_in(jwt_text, jwt_path), _seed_in(seed_text, seed_path)
 
-
-class _SeedText:
-    kind = "nkey seed"
-
-    def __init__(self, seed: str) -> None:
-        if not isinstance(seed, str):
-            raise TypeError(f"nkeys_seed_str must be a str, not {type(seed).__name__}")
-        self._key = _user_key(seed.strip(), "nkeys_seed_str")
-
-    def fields(self, nonce: str | None) -> dict[str, str]:
-        return _nkey_fields(self._key, nonce)
+    return _from_files(load, _jwt_fields)
 
 
-class _SeedFile:
-    kind = "nkey seed file"
-
-    def __init__(self, path: _PathLike) -> None:
-        self._path = _checked_path("nkeys_seed", path, "pass a seed itself as nkeys_seed_str")
-        self._load()
-
-    def _load(self) -> KeyPair:
-        return _seed_in(_read(self._path), self._path)
-
-    def fields(self, nonce: str | None) -> dict[str, str]:
-        return _nkey_fields(_load_now(self._load), nonce)
+def _jwt_fields(identity: tuple[str, KeyPair], nonce: str | None) -> dict[str, str]:
+    jwt, key = identity
+    return {"jwt": jwt, "sig": _base64url(key.sign(_required(nonce)))}
 
 
-class _CredentialsFiles:
-    kind = "credentials file"
-
-    def __init__(self, credentials: Credentials) -> None:
-        paths = credentials if isinstance(credentials, (tuple, list)) else (credentials, credentials)
-        if len(paths) != 2:
-            raise ValueError("user_credentials takes one path, or a pair: path of the JWT, path of the seed")
-        hint = "write them to a file that only you can read"
-        self._jwt_path, self._seed_path = (_checked_path("user_credentials", path, hint) for path in paths)
-        self._load()
-
-    def _load(self) -> tuple[str, KeyPair]:
-        jwt_text = _read(self._jwt_path)
-        # One file is read once: its JWT and seed belong together even while it is being replaced.
-        seed_text = jwt_text if self._seed_path == self._jwt_path else _read(self._seed_path)
-        return _jwt_in(jwt_text, self._jwt_path), _seed_in(seed_text, self._seed_path)
-
-    def fields(self, nonce: str | None) -> dict[str, str]:
-        jwt, key = _load_now(self._load)
-        return {"jwt": jwt, "sig": _base64url(key.sign(_required(nonce)))}
+def _from_seed_file(given: _PathLike) -> _Fields:
+    path = _checked_path("nkeys_seed", given, "pass a seed itself as nkeys_seed_str")
+    return _from_files(lambda: _seed_in(_read(path), path), _nkey_fields)
 
 
-class _Callbacks:
-    kind = "JWT callback"
-
-    def __init__(self, user_jwt_cb: UserJwtCallback | None, signature_cb: SignatureCallback | None) -> None:
-        if user_jwt_cb is None or signature_cb is None:
-            raise ValueError("user_jwt_cb and signature_cb belong together: give both")
-        if not callable(user_jwt_cb) or not callable(signature_cb):
-            raise TypeError("user_jwt_cb and signature_cb must be callables")
-        self._user_jwt_cb = user_jwt_cb
-        self._signature_cb = signature_cb
-
-    def fields(self, nonce: str | None) -> dict[str, str]:
-        to_sign = _required(nonce)
-        jwt = _ask("user_jwt_cb", self._user_jwt_cb)
-        signature = _ask("signature_cb", lambda: self._signature_cb(to_sign))
-        return {"jwt": _returned_jwt(jwt), "sig": _base64url(_returned_signature(signature))}
-
-
-def _signed_identity(
-    *,
-    user_credentials: Credentials | None,
-    nkeys_seed: _PathLike | None,
-    nkeys_seed_str: str | None,
-    user_jwt_cb: UserJwtCallback | None,
-    signature_cb: SignatureCallback | None,
-) -> _SignedIdentity | None:
-    given = {
-        "user_credentials": user_credentials is not None,
-        "nkeys_seed": nkeys_seed is not None,
-        "nkeys_seed_str": nkeys_seed_str is not None,
-        "user_jwt_cb/signature_cb": user_jwt_cb is not None or signature_cb is not None,
-    }
-    names = [name for name, is_given in given.items() if is_given]
-    if len(names) > 1:
-        raise ValueError(f"{' and '.join(names)} contradict each other: give one of them")
-    if user_credentials is not None:
-        return _CredentialsFiles(user_credentials)
-    if nkeys_seed is not None:
-        return _SeedFile(nkeys_seed)
-    if nkeys_seed_str is not None:
-        return _SeedText(nkeys_seed_str)
-    return _Callbacks(user_jwt_cb, signature_cb) if names else None
+def _from_seed(seed: str) -> _Fields:
+    if not isinstance(seed, str):
+        raise TypeError(f"nkeys_seed_str must be a str, not {type(seed).__name__}")
+    return partial(_nkey_fields, _user_key(seed.strip(), "nkeys_seed_str"))
 
 
 def _nkey_fields(key: KeyPair, nonce: str | None) -> dict[str, str]:
     return {"nkey": key.public_key, "sig": _base64url(key.sign(_required(nonce)))}
+
+
+def _from_callbacks(user_jwt_cb: UserJwtCallback | None, signature_cb: SignatureCallback | None) -> _Fields:
+    if user_jwt_cb is None or signature_cb is None:
+        raise ValueError("user_jwt_cb and signature_cb belong together: give both")
+    if not callable(user_jwt_cb) or not callable(signature_cb):
+        raise TypeError("user_jwt_cb and signature_cb must be callables")
+
+    def fields(nonce: str | None) -> dict[str, str]:
+        to_sign = _required(nonce)
+        jwt = _ask("user_jwt_cb", user_jwt_cb)
+        signature = _ask("signature_cb", signature_cb, to_sign)
+        return {"jwt": _returned_jwt(jwt), "sig": _base64url(_returned_signature(signature))}
+
+    return fields
 
 
 def _required(nonce: str | None) -> bytes:
@@ -296,7 +234,7 @@ def _base64url(signature: bytes) -> str:
 
 def _returned_jwt(value: object) -> str:
     if isinstance(value, (bytes, bytearray)):
-        # A strict decode would raise an error that carries the bytes.
+        # Strict decoding would raise an error that quotes the bytes.
         value = value.decode("ascii", "replace")
     if not isinstance(value, str) or not _JWT.fullmatch(value.strip()):
         raise AuthorizationError("user_jwt_cb did not return a JWT (three base64url parts joined by dots)")
@@ -304,36 +242,37 @@ def _returned_jwt(value: object) -> str:
 
 
 def _returned_signature(value: object) -> bytes:
-    """The 64 bytes of a signature given raw or as base64; their sizes (64, and 86 or 88) tell them apart."""
+    """The 64 bytes of a signature that is given as bytes or as base64: its size tells which (64, or 86 to 88)."""
     if isinstance(value, (bytes, bytearray)):
         if len(value) == SIGNATURE_SIZE:
             return bytes(value)
         value = value.decode("ascii", "replace")
-    signature = _from_base64(value.strip()) if isinstance(value, str) else b""
-    if len(signature) != SIGNATURE_SIZE:
-        raise AuthorizationError(
-            "signature_cb must return the 64 bytes of an Ed25519 signature, or their base64 text"
-        )
-    return signature
-
-
-def _from_base64(text: str) -> bytes:
-    standard = text.rstrip("=").replace("-", "+").replace("_", "/")
-    try:
-        return base64.b64decode(standard + "=" * (-len(standard) % 4), validate=True)
-    except ValueError:
-        return b""
+    if isinstance(value, str):
+        text = value.strip().rstrip("=").replace("-", "+").replace("_", "/")
+        try:
+            signature = base64.b64decode(text + "=" * (-len(text) % 4), validate=True)
+        except ValueError:
+            signature = b""
+        if len(signature) == SIGNATURE_SIZE:
+            return signature
+    raise AuthorizationError("signature_cb must return the 64 bytes of an Ed25519 signature, or their base64 text")
 
 
 # --- files --------------------------------------------------------------------------------------
 
 
-def _load_now(load: Callable[[], _T]) -> _T:
-    """At connect a bad file is no longer a bad argument: it has changed since."""
-    try:
-        return load()
-    except ValueError as exc:
-        raise AuthorizationError(str(exc)) from exc
+def _from_files(load: Callable[[], _T], fields_of: Callable[[_T, str | None], dict[str, str]]) -> _Fields:
+    """The fields of what `load` reads. It is read now, to check it, and again at each connect."""
+
+    def fields(nonce: str | None) -> dict[str, str]:
+        try:
+            loaded = load()
+        except ValueError as exc:
+            raise AuthorizationError(str(exc)) from exc
+        return fields_of(loaded, nonce)
+
+    load()
+    return fields
 
 
 def _checked_path(option: str, path: _PathLike, hint: str) -> str:
@@ -342,15 +281,11 @@ def _checked_path(option: str, path: _PathLike, hint: str) -> str:
     text = os.fsdecode(path)
     if not text:
         raise ValueError(f"{option} is empty: leave it out, or pass None, to connect without it")
-    # Contents in the place of a path would be quoted by "no such file": refuse them before that.
-    if _looks_like_contents(text):
+    # If a secret were passed instead of a path, the error "no such file" would quote it.
+    is_jwt = text.startswith("eyJ") and _JWT.fullmatch(text) is not None
+    if is_jwt or "\n" in text or "-BEGIN " in text or _SEED_LIKE.search(text) is not None:
         raise ValueError(f"{option} takes the path of a file, not its contents: {hint}")
     return os.path.expanduser(text)
-
-
-def _looks_like_contents(text: str) -> bool:
-    is_jwt = text.startswith("eyJ") and _JWT.fullmatch(text) is not None
-    return is_jwt or "\n" in text or "-BEGIN " in text or _SEED_LIKE.search(text) is not None
 
 
 def _read(path: str) -> str:
@@ -361,7 +296,7 @@ def _read(path: str) -> str:
         raise ValueError(f"cannot read the credentials in {path!r}: {exc.strerror or type(exc).__name__}") from exc
     if len(contents) > _MAX_FILE_SIZE:
         raise ValueError(f"{path!r} is too large for a file of credentials")
-    # Strict decoding would raise an error that carries the contents.
+    # Strict decoding would raise an error that quotes the contents.
     return contents.decode("utf-8", "replace")
 
 
@@ -377,7 +312,7 @@ def _seed_in(text: str, path: str) -> KeyPair:
 
 
 def _block(text: str, label: str) -> str:
-    """What stands in the BEGIN/END block whose name ends in `label`, or a file without blocks as it is."""
+    """The contents of the BEGIN/END block whose name ends in `label`; of a file without blocks, the whole text."""
     blocks = {name.rpartition(" ")[2]: body for name, body in _BLOCK.findall(text)}
     return blocks.get(label, "") if blocks else text.strip()
 

@@ -1,8 +1,4 @@
-"""The thread on which a connection's user callbacks run.
-
-Owns: nothing but its mailbox. Started by the first event there is a callback for. Blocks in the mailbox and in
-user code. Ends when the mailbox is closed (after `closed_cb`, the last event) and what it holds has been called.
-"""
+"""js-callbacks, the thread on which the user's callbacks run. It ends after `closed_cb`, the last of them."""
 
 from __future__ import annotations
 
@@ -23,23 +19,26 @@ class CallbackRunner:
 
     def __init__(self) -> None:
         self._mailbox: Mailbox[tuple[Callable[[Any], Any], Any]] = Mailbox()
-        self._lock = allocate_lock()
+        self._starting = allocate_lock()  # serves the start of the thread alone
         self._thread: threading.Thread | None = None
 
-    def submit(self, callback: Callable[[Any], Any] | None, argument: Any) -> None:
-        """Have `callback(argument)` run. A callback of None is none."""
-        if callback is None or not self._mailbox.put((callback, argument)):
-            return
-        with self._lock:
-            if self._thread is not None:
-                return
-            try:
-                self._thread = spawn("callbacks", self._run)
-            except RuntimeError:
-                pass  # the interpreter is shutting down: nobody is left to call
+    def put(self, callback: Callable[[Any], Any] | None, argument: Any) -> None:
+        """Queue `callback(argument)`; a callback of None is none. start() follows, when no lock is held."""
+        if callback is not None:
+            self._mailbox.put((callback, argument))
+
+    def start(self) -> None:
+        """Have a thread run what is queued."""
+        if self._thread is None and len(self._mailbox):
+            with self._starting:
+                if self._thread is None:
+                    try:
+                        self._thread = spawn("callbacks", self._run)
+                    except RuntimeError:
+                        pass  # the interpreter is shutting down: no callback runs any more
 
     def close(self) -> None:
-        """No further callbacks; those submitted still run."""
+        """No further callbacks; those queued still run."""
         self._mailbox.close(ConnectionClosedError())
 
     def join(self, timeout: float) -> None:

@@ -8,10 +8,10 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from .._deadline import Deadline
-from .auth import Authenticator, Credentials, Secret, SignatureCallback, UserJwtCallback
-from .connection import Connection
-from .lifecycle import connections
-from .options import Callbacks, ConnectionCallback, Duration, ErrorCallback, make_options
+from .auth import Credentials, Secret, SignatureCallback, UserJwtCallback
+from .connection import Connection, link_of
+from .link import links
+from .options import ConnectionCallback, Duration, ErrorCallback, make_options
 
 # How long the end of the interpreter may wait for a server that is slow to take the last messages.
 EXIT_SECONDS = 1.0
@@ -67,59 +67,20 @@ def connect(
     Raises NoServersError, which names each server tried and why it failed; AuthorizationError when the
     credentials were refused; ValueError or TypeError for options that make no sense, before anything is sent.
     """
-    options = make_options(
-        servers,
-        authenticator=Authenticator(
-            user=user,
-            password=password,
-            token=token,
-            user_credentials=user_credentials,
-            nkeys_seed=nkeys_seed,
-            nkeys_seed_str=nkeys_seed_str,
-            user_jwt_cb=user_jwt_cb,
-            signature_cb=signature_cb,
-        ),
-        callbacks=Callbacks(
-            error=error_cb,
-            disconnected=disconnected_cb,
-            reconnected=reconnected_cb,
-            closed=closed_cb,
-            discovered_server=discovered_server_cb,
-            lame_duck=lame_duck_mode_cb,
-        ),
-        name=name,
-        tls=tls,
-        tls_hostname=tls_hostname,
-        tls_handshake_first=tls_handshake_first,
-        connect_timeout=connect_timeout,
-        allow_reconnect=allow_reconnect,
-        max_reconnect_attempts=max_reconnect_attempts,
-        retry_on_failed_connect=retry_on_failed_connect,
-        reconnect_time_wait=reconnect_time_wait,
-        reconnect_time_wait_max=reconnect_time_wait_max,
-        reconnect_jitter=reconnect_jitter,
-        dont_randomize=dont_randomize,
-        ping_interval=ping_interval,
-        max_outstanding_pings=max_outstanding_pings,
-        pending_size=pending_size,
-        drain_timeout=drain_timeout,
-        inbox_prefix=inbox_prefix,
-        no_echo=no_echo,
-    )
-    nc = Connection(options)
-    nc._open()
+    nc = Connection(make_options(locals()))
+    link_of(nc).connect()
     return nc
 
 
 def _flush_at_exit() -> None:
     """A script that ends without close() still gets its acks and publishes out, if the server takes them soon."""
     deadline = Deadline(EXIT_SECONDS)
-    for nc in list(connections):
-        if nc._forked:
+    for link in list(links):
+        if link.forked:
             continue
-        nc._outbox.flush()
+        link.outbox.flush()
         # The writer thread may be busy with a full socket, and ends with the interpreter.
-        while nc.is_connected and not nc._outbox.idle and not deadline.expired:
+        while link.connected and not link.outbox.idle and not deadline.expired:
             time.sleep(0.005)
 
 

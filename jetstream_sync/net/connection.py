@@ -1,80 +1,62 @@
-"""The connection: what users hold, its state, and its two threads.
-
-Threads: who starts them, what they own, what they may block on, when they end
-  js-reader     by connect(), while the first server prepares its INFO. Owns state changes, the dialer, the parser,
-                and putting into mailboxes. Blocks until connect() is done, then in recv, dialling and back-off
-                waits, and for milliseconds at a time while callers receive (receiving.py). Ends when connect()
-                fails, or when the status is CLOSED: close() breaks the socket and interrupts the dialer.
-  js-writer     by js-reader, when connect() is done. Owns the ping timer, and a stuck transport's sending half.
-                Blocks on its kick and on a full socket, both bounded by the next ping. Ends when the outbox is
-                closed.
-  js-callbacks  by the first event with a callback. Blocks in its mailbox and in user code. Ends when its mailbox
-                is closed and empty.
-  js-sub-<sid>  by subscribe(cb=…). Blocks in the mailbox and in user code. Ends when the mailbox is closed.
-  js-lameduck   by an INFO with ldm. Blocks in one bounded flush, and ends after it.
-
-Locks, in the order in which they may be nested
-  Connection._lock   status, subscriptions, sids, listeners, pings
-  Outbox._mu         queue, sender
-  Mailbox._lock      waiters, end
-  Dialer._lock       the socket being dialled (taken alone)
-Decide under a lock, act after releasing it: no user code, no socket call and no wait under any of them.
-"""
+"""The connection: what users hold. It delegates to its `Link`, which owns state, threads and locks."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
 from datetime import timedelta
-from types import TracebackType
-from typing import TYPE_CHECKING, Any, NoReturn
+from functools import partial
+from typing import TYPE_CHECKING, Any, NoReturn, cast
 
-from .._deadline import FOREVER, Deadline, seconds
+from .._deadline import Deadline, seconds
+from .._threads import beside
 from ..errors import (
     ConnectionClosedError,
     ConnectionLostError,
     DrainTimeoutError,
-    ForkError,
-    MaxPayloadError,
-    NatsError,
     NoRespondersError,
+    SubscriptionClosedError,
     TimeoutError,
 )
-from ..protocol import commands
-from ..protocol.headers import encode_headers, status_of
-from ..protocol.parser import RawMessage
-from ..protocol.subjects import new_inbox, publish_subject, queue_name, subscribe_subject
-from .contracts import Inlet, Listener, Stats, Status
-from .interest import Interest
+from ..protocol.headers import encode_headers, is_no_responders
+from ..protocol.subjects import publish_subject, queue_name, subscribe_subject
+from . import subscription
+from .link import Link
 from .message import Message
-from .outbox import Ephemeral
-from .requests import RequestMux, Slot
-from .subscription import DEFAULT_PENDING_BYTES, DEFAULT_PENDING_MSGS, Subscription
+from .options import Options, drain_timeout
+from .states import Stats, Status
+from .subscription import DEFAULT_PENDING_BYTES, DEFAULT_PENDING_MSGS, Inbound, Subscription
 
 if TYPE_CHECKING:
     from ..jetstream import JetStream
 
-__all__ = ["Connection", "Inlet", "Listener", "Stats", "Status", "is_no_responders"]
+__all__ = ["Connection", "Stats", "Status", "link_of"]
+
+# close() takes this long at most: for the server's goodbye and for the threads, which may be in user code.
+CLOSE_SECONDS = 3.0
 
 
-class Connection(Interest):
+class Connection:
     """A connection to a NATS server or cluster. Thread-safe. Made by `connect()`.
 
     As a context manager it drains when the block is left, or closes if an exception is on its way.
 
-    A signal handler may raise in any call, and may call stop() and drain() of what consumes. close() and whatever
-    waits for the server belong outside of it: it may have interrupted the very call it would wait for.
+    A signal handler may raise in any call. It may call close() and drain(), whatever it interrupted: they do their
+    work on another thread, and wait for it for a short time if the handler interrupted a call of this library.
     """
 
-    # --- ending -------------------------------------------------------------------------------------
+    def __init__(self, options: Options) -> None:
+        self._link = Link(options, self)
 
     def close(self) -> None:
-        """Close at once: what was sent before still reaches the server if it takes it; buffers are dropped.
+        """Close at once. Queued messages are sent if the server accepts them within a second; received, unread
+        messages are dropped.
 
-        Idempotent, and allowed from any callback. Returns within about 2 s whatever the server does.
+        Idempotent, and allowed in any callback and signal handler. Returns within about 3 s whatever the server
+        does.
         """
-        self._check_process()
-        self._shut_down(None)
+        self._link.check_process()
+        beside(partial(self._link.shut_down, None), CLOSE_SECONDS)
 
     def drain(self, timeout: float | timedelta | None = None) -> None:
         """End in order: unsubscribe all, handle what has been received, send what is queued, wait for the acks of
@@ -83,42 +65,39 @@ class Connection(Interest):
         Blocks up to `timeout` (default: `drain_timeout` of connect()); then closes and raises DrainTimeoutError.
         A second call, and a call on a closed connection, does nothing.
         """
-        self._check_process()
-        deadline = Deadline(self._drain_timeout(timeout))
-        with self._lock:
-            if self._status in (Status.CLOSED, Status.DRAINING):
-                return
-            connected = self._status is Status.CONNECTED
-            if connected:
-                self._status = Status.DRAINING
-            subs = [sub for sub in self._subs.values() if isinstance(sub, Subscription)]
+        link = self._link
+        link.check_process()
+        deadline = Deadline(drain_timeout(link.options, timeout))
         try:
-            if connected:
-                for sub in subs:
-                    self._start_drain(sub)
-                self._finish_drain(subs, deadline)
-                for settle in list(self._before_drained):
-                    settle(deadline)
-                self._ping_pong(deadline)
+            beside(partial(self._drain, deadline), deadline.wait_time() + CLOSE_SECONDS)
+        except BaseException:
+            # Ctrl-C: no more waiting for the server. After an error of the drain itself this does nothing.
+            beside(partial(link.shut_down, None, goodbye=False), CLOSE_SECONDS)
+            raise
+
+    def _drain(self, deadline: Deadline) -> None:
+        link = self._link
+        receivers = link.begin_drain()
+        if receivers is None:
+            return
+        try:
+            if link.connected:
+                subscription.drain(link, cast("list[Inbound]", receivers), deadline)
+                for step in list(link.drain_steps):
+                    step(deadline)
+                link.round_trip(deadline)
         except TimeoutError as error:
             raise DrainTimeoutError("the connection did not drain in time and was closed") from error
         except (ConnectionLostError, ConnectionClosedError):
-            pass  # nothing more to drain: the server is gone, or somebody closed meanwhile
-        except NatsError:
-            raise
-        except BaseException:
-            self._shut_down(None, goodbye=False)  # Ctrl-C: no more waiting for the server
-            raise
+            pass  # nothing more to drain: the server is gone, or another thread has closed the connection
         finally:
-            self.close()
+            link.shut_down(None)
 
     def __enter__(self) -> Connection:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if self._forked:
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: Any) -> None:
+        if self._link.forked:
             return  # a child that leaves the parent's block must not disturb the parent
         if error is None:
             self.drain()
@@ -127,8 +106,8 @@ class Connection(Interest):
 
     def force_reconnect(self) -> None:
         """Drop the present session and connect anew, to the next server where there are several."""
-        self._check_usable()
-        self._break(ConnectionLostError("force_reconnect() was called"), self._session)
+        self._link.check_usable()
+        self._link.break_session(ConnectionLostError("force_reconnect() was called"), self._link.session)
 
     # --- publishing -------------------------------------------------------------------------------------
 
@@ -142,42 +121,14 @@ class Connection(Interest):
     ) -> None:
         """Publish a message. At most once: use JetStream's publish for an acknowledgement.
 
-        Returns when the message is on its way; blocks only while the server takes no data. While disconnected
-        messages wait in a buffer of `pending_size` bytes, over which OutboundBufferLimitError is raised.
+        Returns when the message is on its way; blocks only while the server accepts no data. While disconnected,
+        messages wait in a buffer of `pending_size` bytes; beyond that OutboundBufferLimitError is raised.
         """
+        link = self._link
         wire_reply = None if reply is None else publish_subject(reply)
-        self._publish_raw(publish_subject(subject), payload, reply=wire_reply, headers=headers)
-        if self._outbox.congested:
-            self._outbox.wait_for_room()
-
-    def _publish_raw(
-        self,
-        subject: bytes,
-        payload: bytes,
-        *,
-        reply: bytes | None = None,
-        headers: Mapping[str, Any] | None = None,
-    ) -> None:
-        """Publish to a subject that is known to be valid. Never blocks."""
-        frame, size = self._frame(subject, payload, reply, encode_headers(headers) if headers else None)
-        try:
-            self._outbox.publish(frame, size)
-        except ConnectionClosedError:
-            self._check_usable()  # says what closed it
-            raise
-
-    def _frame(
-        self, subject: bytes, payload: bytes, reply: bytes | None, block: bytes | None
-    ) -> tuple[bytes, int]:
-        """A message's frame and size. Raises MaxPayloadError, TypeError, ForkError."""
-        if self._forked:
-            raise ForkError()
-        if type(payload) is not bytes:
-            payload = _as_bytes(payload)
-        size = len(payload) if block is None else len(payload) + len(block)
-        if size > self._max_payload:
-            raise MaxPayloadError(size, self._max_payload)
-        return commands.publish(subject, payload, reply, block), size
+        link.publish(publish_subject(subject), payload, wire_reply, encode_headers(headers) if headers else None)
+        if link.outbox.congested:
+            link.outbox.wait_for_room()
 
     def request(
         self,
@@ -187,81 +138,15 @@ class Connection(Interest):
         timeout: float | timedelta = 5.0,
         headers: Mapping[str, Any] | None = None,
     ) -> Message:
-        """Publish a request and wait for its first reply.
+        """Publish a request and wait for its first reply, up to `timeout` seconds.
 
-        Raises TimeoutError, NoRespondersError when nobody listens, PermissionsError, ConnectionLostError.
+        Raises TimeoutError, NoRespondersError when no service listens, PermissionsError, ConnectionLostError.
         """
         block = encode_headers(headers) if headers else None
-        message = Message(self._request_raw(publish_subject(subject), payload, timeout, block), self)
-        if not message.data and is_no_responders(message.raw_headers):
+        raw = self._link.request(publish_subject(subject), payload, seconds(timeout), block)
+        if not raw[3] and is_no_responders(raw[2]):
             raise NoRespondersError(subject)
-        return message
-
-    def _request_raw(
-        self,
-        subject: bytes,
-        payload: bytes,
-        timeout: float | timedelta | None,
-        block: bytes | None = None,
-    ) -> RawMessage:
-        """The raw reply to a request. A reply that tells "no responders" is returned like any other."""
-        limit = seconds(timeout)
-        mux = self._mux
-        if mux is None or mux.denied is not None:
-            mux = self._request_mux()
-        slot = Slot(subject)
-        token = mux.new_token()
-        reply = mux.prefix + token
-        frame = aside = own = None
-        try:
-            mux.pending[token] = slot
-            built, size = self._frame(subject, payload, reply, block)
-            frame = Ephemeral(built)
-            aside = self._receiving.begin()
-            self._outbox.publish(frame, size)
-            wait = FOREVER if limit is None else min(limit, FOREVER)
-            if aside is not None:
-                begun = time.monotonic()
-                own = self._receiving.receive(aside, reply, mux.sid, wait)
-                self._receiving.end(aside, answered=own is not None)
-                aside = None
-                if own is not None:
-                    mux.pending.pop(token, None)
-                    return own
-                wait = max(0.0, begun + wait - time.monotonic())
-            answered = slot.lock.acquire(timeout=wait)
-        except ConnectionClosedError:
-            self._check_usable()  # says what closed it
-            raise
-        finally:
-            unanswered = mux.pending.pop(token, None) is not None
-            if aside is not None:  # interrupted
-                self._receiving.end(aside, answered=False)
-            if unanswered and frame is not None:
-                self._outbox.withdraw(frame)  # gave up: it must not be sent after a reconnect
-        if slot.reply is not None:
-            return slot.reply
-        if slot.error is not None:
-            self._outbox.withdraw(frame)
-            raise slot.error.with_traceback(None)
-        assert not answered
-        raise TimeoutError(f"no reply on {subject.decode('utf-8', 'replace')!r} within {limit} s")
-
-    def _request_mux(self) -> RequestMux:
-        self._check_usable()
-        mux = self._mux
-        if mux is None:
-            with self._lock:
-                mux = self._mux
-                if mux is None:
-                    mux = RequestMux(self.new_inbox(), self._new_sid())
-                    self._add_inlet(mux)
-                    self._mux = mux
-        if mux.denied is not None:
-            raise mux.denied.with_traceback(None)
-        return mux
-
-    # --- subscribing ------------------------------------------------------------------------------------
+        return Message(raw, self._link)
 
     def subscribe(
         self,
@@ -275,60 +160,40 @@ class Connection(Interest):
         """Subscribe to `subject`, which may have wildcards; `queue` shares the messages among its members.
 
         With `cb` a thread of the subscription's own calls it for each message; otherwise iterate or call
-        next_msg(). A limit of 0 or less is no limit.
+        next_msg(). Messages beyond what may be pending are dropped; a limit of 0 or less is no limit.
         """
         wire_subject = subscribe_subject(subject)
         wire_queue = None if queue is None else queue_name(queue)
         if cb is not None and not callable(cb):
             raise TypeError("cb must be callable")
-
-        def make(sid: bytes) -> Subscription:
-            sub = Subscription(
-                self,
-                sid,
-                subject,
-                wire_subject,
-                queue=queue,
-                wire_queue=wire_queue,
-                pending_msgs_limit=pending_msgs_limit,
-                pending_bytes_limit=pending_bytes_limit,
-            )
-            made.append(sub)
-            if cb is not None:
-                sub.start_callback(cb)
-            return sub
-
-        made: list[Subscription] = []
+        link = self._link
+        inbound = Inbound(link, wire_subject, wire_queue, pending_msgs_limit, pending_bytes_limit)
         try:
-            return self._add_subscription(make)
-        except BaseException:
-            for sub in made:  # a signal handler raised, be it on the way back: nobody gets to hold it
-                self._unsubscribe(sub, 0)
+            link.open(inbound)
+            link.outbox.flush()
+            if cb is not None:
+                inbound.start_callback(cb)
+            return Subscription(inbound)
+        except BaseException:  # a signal handler raised: no caller gets to hold this subscription
+            inbound.end(SubscriptionClosedError("subscribing was interrupted"), discard=True)
             raise
 
-    # --- round trips ------------------------------------------------------------------------------------
-
     def flush(self, timeout: float | timedelta = 10.0) -> None:
-        """Wait until the server has taken everything sent so far. Raises TimeoutError, ConnectionLostError."""
-        self._check_usable()
-        self._ping_pong(Deadline(timeout))
+        """Wait until the server has handled everything sent so far. Raises TimeoutError, ConnectionLostError."""
+        self._link.check_usable()
+        self._link.round_trip(Deadline(timeout))
 
     def rtt(self, timeout: float | timedelta = 5.0) -> float:
-        """Seconds from a PING to its PONG."""
-        self._check_usable()
+        """Seconds from a PING to its PONG. Raises TimeoutError, ConnectionLostError."""
         start = time.perf_counter()
-        self._ping_pong(Deadline(timeout))
+        self.flush(timeout)
         return time.perf_counter() - start
 
     # --- facts ------------------------------------------------------------------------------------------
 
     def new_inbox(self) -> str:
-        """A subject nobody else uses, to receive replies on."""
-        return new_inbox(self._options.inbox_prefix)
-
-    def _next_inbox(self) -> str:
-        """An inbox for one use of the library's own: cheaper than a new_inbox() for each."""
-        return f"{self._inbox_root}.{self._next_inbox_number()}"
+        """A subject that no other client uses, to receive replies on."""
+        return self._link.new_inbox()
 
     def jetstream(
         self,
@@ -345,67 +210,87 @@ class Connection(Interest):
         return JetStream(self, domain=domain, prefix=prefix, timeout=timeout, **options)
 
     @property
+    def status(self) -> Status:
+        """Where the connection stands."""
+        return self._link.status
+
+    @property
+    def is_connected(self) -> bool:
+        """Whether there is a session with a server at this moment."""
+        return self._link.connected
+
+    @property
+    def is_reconnecting(self) -> bool:
+        """Whether the session was lost, or was never made, and a server is being looked for."""
+        return self._link.status is Status.RECONNECTING
+
+    @property
+    def is_draining(self) -> bool:
+        """Whether drain() is at work."""
+        return self._link.status is Status.DRAINING
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether the connection is closed for good."""
+        return self._link.closed
+
+    @property
     def connected_url(self) -> str | None:
         """The URL of the server in use, without credentials."""
-        session = self._session
+        session = self._link.session
         return None if session is None else session.address.url
 
     @property
     def server_info(self) -> dict[str, Any]:
         """What the server last said of itself (INFO)."""
-        return dict(self._server_info)
+        return dict(self._link.server_info)
 
     @property
     def max_payload(self) -> int:
-        return self._max_payload
+        """How many bytes the server accepts in one message, headers included."""
+        return self._link.max_payload
 
     @property
     def client_id(self) -> int | None:
-        return self._server_info.get("client_id")
+        """The server's number for this connection."""
+        return self._link.server_info.get("client_id")
 
     @property
     def servers(self) -> list[str]:
         """URLs of all servers in the pool, without credentials."""
-        return self._dialer.urls
+        return self._link.dialer.urls
 
     @property
     def discovered_servers(self) -> list[str]:
         """URLs of the servers in the pool that the cluster advertised."""
-        return self._dialer.discovered_urls
+        return self._link.dialer.discovered_urls
 
     @property
     def last_error(self) -> Exception | None:
-        return self._last_error
+        """The newest error of the connection, if there was one."""
+        return self._link.last_error
 
     @property
     def stats(self) -> Stats:
+        """Counters since the connection was made."""
+        link = self._link
         return Stats(
-            self._in_msgs + self._receiving.answers,
-            self._outbox.out_msgs,
-            self._in_bytes + self._receiving.answer_bytes,
-            self._outbox.out_bytes,
-            self._reconnects,
-            self._dropped,
+            link.reader.in_msgs + link.direct_receive.replies,
+            link.outbox.out_msgs,
+            link.reader.in_bytes + link.direct_receive.reply_bytes,
+            link.outbox.out_bytes,
+            link.reconnects,
+            link.dropped_msgs,
         )
 
     def __repr__(self) -> str:
         where = f" to {self.connected_url}" if self.is_connected else ""
-        return f"<Connection {self._status.value}{where}>"
+        return f"<Connection {self.status.value}{where}>"
 
     def __reduce__(self) -> NoReturn:
         raise TypeError("a Connection cannot be pickled: call connect() in the process that uses it")
 
 
-def is_no_responders(block: bytes | None) -> bool:
-    """Whether a reply's header block is the server's own "503 No Responders"."""
-    status = status_of(block)
-    return status is not None and status.code == 503
-
-
-def _as_bytes(payload: Any) -> bytes:
-    if isinstance(payload, str):
-        raise TypeError("payload must be bytes, not str: encode it first, for example text.encode()")
-    try:
-        return bytes(memoryview(payload))
-    except TypeError:
-        raise TypeError(f"payload must be bytes-like, not {type(payload).__name__}") from None
+def link_of(nc: Connection) -> Link:
+    """The inner interface of a connection, for what is built on it."""
+    return nc._link

@@ -1,18 +1,19 @@
 """Ed25519 signatures (RFC 8032) for nkey authentication, on the standard library.
 
-A connect signs one short nonce, so this is written for a fast first signature: the table of multiples of the
-base point is built when the first signature is asked for, not on import. The package `cryptography` (extra
-`nkeys`) is used instead when it is installed; both give the same bytes, for Ed25519 is deterministic.
+A connect signs one short nonce, so the first signature must be fast: the table of multiples of the base point is
+built for the first signature, not on import. If the package `cryptography` (extra `nkeys`) is installed, it is
+used instead; both produce the same bytes, because Ed25519 is deterministic.
 
-Arithmetic on Python integers takes a time that depends on the numbers. That is a concern for a signing
-service, hardly for a client that signs once per connect; where it matters, install the extra `nkeys`.
+The time of arithmetic on Python integers depends on their values, so an attacker who measures many signatures
+could learn about the key. A client signs once per connect; where the risk matters, install the extra `nkeys`.
 """
 
 from __future__ import annotations
 
 import functools
 import hashlib
-from typing import Any, NoReturn, Protocol
+from collections.abc import Callable
+from typing import NamedTuple, NoReturn
 
 __all__ = ["SEED_SIZE", "SIGNATURE_SIZE", "SigningKey"]
 
@@ -26,10 +27,6 @@ _ORDER = 2**252 + 27742317777372353535851937790883648493
 _BASE_X = 15112221349535400772501151409588531511454012693041857206046113283949847762202
 _BASE_Y = 46316835694926478169428394003475163141307993866256225615783033603165251855960
 
-# A scalar below 2**253 is 64 digits of 4 bits; taken as signed digits (-8…8) they need half the multiples.
-_DIGITS = 64
-_HALF_RADIX = 8
-
 # Extended coordinates (X, Y, Z, T): x = X/Z, y = Y/Z, x*y = T/Z.
 _Point = tuple[int, int, int, int]
 # A point prepared as the second operand of an addition: (Y - X, Y + X, 2dT, 2Z).
@@ -39,18 +36,15 @@ _NEUTRAL: _Point = (0, 1, 1, 0)
 
 
 class SigningKey:
-    """The key pair that grows out of a 32-byte seed. Thread-safe; never shown, never pickled.
+    """The key pair of a 32-byte seed. Thread-safe. Its repr does not show the seed, and it cannot be pickled.
 
     Raises `ValueError` for a seed of another size.
     """
-
-    __slots__ = ("_keys", "_seed")
 
     def __init__(self, seed: bytes) -> None:
         if len(seed) != SEED_SIZE:
             raise ValueError(f"an Ed25519 seed has {SEED_SIZE} bytes, this one has {len(seed)}")
         self._seed = seed
-        self._keys: _Keys | None = None
 
     def __repr__(self) -> str:
         return "SigningKey(...)"
@@ -61,41 +55,27 @@ class SigningKey:
     @property
     def public_key(self) -> bytes:
         """The 32 bytes of the public key."""
-        return self._derived().public_key()
+        return self._keys.public_key
 
     def sign(self, message: bytes) -> bytes:
         """The 64-byte signature of `message`."""
-        return self._derived().sign(message)
+        return self._keys.sign(message)
 
-    def _derived(self) -> _Keys:
-        # On first use: a seed that is only checked costs nothing. Two threads may derive the same keys.
-        keys = self._keys
-        if keys is None:
-            keys = self._keys = _library_keys(self._seed) or _PythonKeys(self._seed)
-        return keys
+    @functools.cached_property
+    def _keys(self) -> _LibraryKeys | _PythonKeys:
+        # On first use, so that checking a seed is cheap. Two threads that do so at once get the same keys.
+        return _library_keys(self._seed) or _PythonKeys(self._seed)
 
 
-class _Keys(Protocol):
-    def public_key(self) -> bytes: ...
-    def sign(self, message: bytes) -> bytes: ...
+class _LibraryKeys(NamedTuple):
+    """The keys as `cryptography` derives them."""
+
+    public_key: bytes
+    sign: Callable[[bytes], bytes]
 
 
-class _LibraryKeys:
-    """The keys as `cryptography` keeps them."""
-
-    def __init__(self, private_key: Any, raw: dict[str, Any]) -> None:
-        self._private_key = private_key
-        self._raw = raw
-
-    def public_key(self) -> bytes:
-        return bytes(self._private_key.public_key().public_bytes(**self._raw))
-
-    def sign(self, message: bytes) -> bytes:
-        return bytes(self._private_key.sign(message))
-
-
-def _library_keys(seed: bytes) -> _Keys | None:
-    """The library's keys, or None where it is not installed or was built without Ed25519 (FIPS)."""
+def _library_keys(seed: bytes) -> _LibraryKeys | None:
+    """The keys of `cryptography`; None where it is not installed or was built without Ed25519 (FIPS)."""
     try:
         from cryptography.exceptions import UnsupportedAlgorithm
         from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
@@ -106,7 +86,7 @@ def _library_keys(seed: bytes) -> _Keys | None:
         private_key = Ed25519PrivateKey.from_private_bytes(seed)
     except UnsupportedAlgorithm:
         return None
-    return _LibraryKeys(private_key, {"encoding": Encoding.Raw, "format": PublicFormat.Raw})
+    return _LibraryKeys(private_key.public_key().public_bytes(Encoding.Raw, PublicFormat.Raw), private_key.sign)
 
 
 class _PythonKeys:
@@ -114,25 +94,18 @@ class _PythonKeys:
 
     def __init__(self, seed: bytes) -> None:
         digest = hashlib.sha512(seed).digest()
-        self._scalar = _clamped(digest[:32])
+        # Step 2: a multiple of the cofactor 8, with bit 254 as its highest.
+        self._scalar = int.from_bytes(digest[:32], "little") & ((1 << 254) - 8) | (1 << 254)
         self._prefix = digest[32:]
-        self._public_key = _encoded(_times_base(self._scalar))
-
-    def public_key(self) -> bytes:
-        return self._public_key
+        self.public_key = _encoded(_times_base(self._scalar))
 
     def sign(self, message: bytes) -> bytes:
         # RFC 8032, 5.1.6, with its names; the commitment is its R.
         r = _hash_to_scalar(self._prefix + message)
         commitment = _encoded(_times_base(r))
-        k = _hash_to_scalar(commitment + self._public_key + message)
+        k = _hash_to_scalar(commitment + self.public_key + message)
         s = (r + k * self._scalar) % _ORDER
         return commitment + s.to_bytes(32, "little")
-
-
-def _clamped(half_digest: bytes) -> int:
-    # RFC 8032, 5.1.5, step 2: a multiple of the cofactor 8, with bit 254 as its highest.
-    return int.from_bytes(half_digest, "little") & ((1 << 254) - 8) | (1 << 254)
 
 
 def _hash_to_scalar(data: bytes) -> int:
@@ -147,34 +120,24 @@ def _encoded(point: _Point) -> bytes:
 
 
 def _times_base(scalar: int) -> _Point:
-    """`scalar` times the base point: one addition for each digit that is not zero."""
-    scalar %= _ORDER
+    """`scalar` times the base point: one addition for each bit that is set."""
     point = _NEUTRAL
-    for multiples in _base_table():
-        digit = scalar & 15
-        scalar >>= 4
-        if digit > _HALF_RADIX:
-            scalar += 1
-            point = _subtract(point, multiples[16 - digit])
-        elif digit:
-            point = _add(point, multiples[digit])
+    for bit, multiple in enumerate(_base_table()):
+        if scalar >> bit & 1:
+            point = _add(point, multiple)
     return point
 
 
 @functools.cache
-def _base_table() -> list[list[_Addend]]:
-    """Row i holds the multiples 0…8 of 16**i times the base point."""
-    rows = []
+def _base_table() -> list[_Addend]:
+    """Element i is 2**i times the base point, for scalars below 2**255."""
+    table = []
     point = (_BASE_X, _BASE_Y, 1, _BASE_X * _BASE_Y % _P)
-    for _ in range(_DIGITS):
-        step = _addend(point)
-        row = [_addend(_NEUTRAL), step]
-        for _ in range(_HALF_RADIX - 1):
-            point = _add(point, step)
-            row.append(_addend(point))
-        rows.append(row)
-        point = _add(point, row[_HALF_RADIX])
-    return rows
+    for _ in range(255):
+        addend = _addend(point)
+        table.append(addend)
+        point = _add(point, addend)
+    return table
 
 
 def _addend(point: _Point) -> _Addend:
@@ -183,7 +146,7 @@ def _addend(point: _Point) -> _Addend:
 
 
 def _add(left: _Point, right: _Addend) -> _Point:
-    # RFC 8032, 5.1.4. The formula is complete: it also doubles, and takes the neutral element.
+    # RFC 8032, 5.1.4. The formula is complete: it also covers doubling and the neutral element.
     x, y, z, t = left
     y_minus_x, y_plus_x, t2d, z2 = right
     a = (y - x) * y_minus_x % _P
@@ -192,9 +155,3 @@ def _add(left: _Point, right: _Addend) -> _Point:
     d = z * z2 % _P
     e, f, g, h = b - a, d - c, d + c, b + a
     return e * f % _P, g * h % _P, f * g % _P, e * h % _P
-
-
-def _subtract(left: _Point, right: _Addend) -> _Point:
-    # The negative of a point has -X and -T: its first two parts trade places.
-    y_minus_x, y_plus_x, t2d, z2 = right
-    return _add(left, (y_plus_x, y_minus_x, -t2d, z2))

@@ -6,10 +6,10 @@ covers all of it. Not one byte of credentials is sent before TLS is up when TLS 
 
 from __future__ import annotations
 
-import socket
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
+from .. import _platform
 from .._deadline import Deadline
 from .._version import __version__
 from ..errors import NatsError, ProtocolError
@@ -18,53 +18,42 @@ from ..protocol.parser import PONG, Err, Event, Info, Parser
 from .options import Options
 from .server_errors import server_error
 from .servers import ServerAddress
-from .transport import PlainTransport, dial, recv_some, refuse_early_bytes
+from .transport import Transport, dial, send_all
 
 
-class Session:
+class Session(NamedTuple):
     """An established connection to one server."""
 
-    def __init__(
-        self,
-        address: ServerAddress,
-        transport: PlainTransport,
-        parser: Parser,
-        info: dict[str, Any],
-        events: list[Event],
-    ) -> None:
-        self.address = address
-        self.transport = transport
-        self.parser = parser
-        self.info = info
-        self.events = events
-        """What came behind the PONG and is still to be handled (servers from 2.12 send a second INFO there)."""
+    address: ServerAddress
+    transport: Transport
+    parser: Parser
+    info: dict[str, Any]
+    events: list[Event]
+    """What came behind the PONG and is still to be handled (servers from 2.12 send a second INFO there)."""
 
 
-def establish(
-    address: ServerAddress, options: Options, on_socket: Callable[[socket.socket], None] = lambda _: None
-) -> Session:
-    """Connect to `address`. `on_socket` sees the socket as soon as it exists, so that close() can break it.
+def establish(address: ServerAddress, options: Options, on_dialed: Callable[[Transport], None]) -> Session:
+    """Connect to `address`. `on_dialed` gets the pipe as soon as it exists, so that close() can abort it.
 
     Raises AuthorizationError, ProtocolError, TimeoutError, OSError (ssl.SSLError among them).
     """
     deadline = Deadline(options.connect_timeout)
-    sock = dial(address.host, address.port, deadline)
+    wire = dial(address.host, address.port, deadline)
     try:
-        on_socket(sock)
-        session = _Handshake(sock, address, options, deadline).run()
-        sock.settimeout(None)  # from here the reader blocks in recv; abort() ends it
-        return session
+        on_dialed(wire)
+        return _Handshake(wire, address, options, deadline).run()
     except BaseException:
-        sock.close()
+        wire.close()
         raise
 
 
 class _Handshake:
-    def __init__(self, sock: socket.socket, address: ServerAddress, options: Options, deadline: Deadline) -> None:
+    def __init__(self, wire: Transport, address: ServerAddress, options: Options, deadline: Deadline) -> None:
         self._address = address
         self._options = options
         self._deadline = deadline
-        self._transport = PlainTransport(sock)
+        self._transport = wire
+        self._encrypted = False
         self._parser = Parser()
         self._events: list[Event] = []
 
@@ -73,9 +62,11 @@ class _Handshake:
             self._upgrade()
         info = self._first_info()
         if not self._options.tls_handshake_first and self._wants_tls(info):
-            refuse_early_bytes(self._parser.buffered + len(self._events))
+            if self._parser.buffered or self._events:  # not of the server that we are about to verify
+                raise ProtocolError("the server sent data before the TLS handshake: refused")
             self._upgrade()
-        self._send(commands.connect(self._connect_options(info)) + commands.PING)
+        connect = commands.connect(self._connect_options(info))
+        send_all(self._transport, connect + commands.PING, self._deadline)
         info = self._until_pong(info)
         return Session(self._address, self._transport, self._parser, info, self._events)
 
@@ -91,18 +82,20 @@ class _Handshake:
         # Here and not above: see net/tls.py.
         from .tls import start_tls
 
-        self._transport = start_tls(self._transport.sock, self._options.tls, hostname, self._deadline)
+        self._transport = start_tls(self._transport, self._options.tls, hostname, self._deadline)
+        self._encrypted = True
 
     def _first_info(self) -> dict[str, Any]:
         event = self._next_event()
-        if isinstance(event, Err):
-            raise server_error(event.text)
         if not isinstance(event, Info):
             raise ProtocolError("the server did not begin with INFO: is this a NATS server?")
         return event.fields
 
     def _connect_options(self, info: dict[str, Any]) -> dict[str, Any]:
-        fields: dict[str, Any] = {
+        credentials = self._options.authenticator.connect_fields(
+            info.get("nonce"), self._address.user, self._address.password
+        )
+        return {
             "verbose": False,
             "pedantic": False,
             "lang": "python-jetstream-sync",
@@ -112,43 +105,30 @@ class _Handshake:
             "headers": True,
             "no_responders": True,
             "echo": not self._options.no_echo,
-            "tls_required": self._transport.encrypted,
+            "tls_required": self._encrypted,
+            **credentials,
         }
-        nonce = info.get("nonce")
-        fields.update(
-            self._options.authenticator.connect_fields(nonce, self._address.user, self._address.password)
-        )
-        return fields
 
     def _until_pong(self, info: dict[str, Any]) -> dict[str, Any]:
         while True:
             event = self._next_event()
             if event is PONG:
                 return info
-            if isinstance(event, Err):
-                raise server_error(event.text)
             if isinstance(event, Info):
                 info = event.fields
 
     def _next_event(self) -> Event:
         while not self._events:
-            data = self._recv()
+            data = self._transport.recv_some(self._deadline)
+            if not data:
+                raise ConnectionResetError("the server closed the connection during the handshake")
             self._events.extend(self._parser.feed(data))
             if self._parser.error is not None and not self._events:
                 raise self._parser.error
-        return self._events.pop(0)
-
-    def _recv(self) -> bytes:
-        data = recv_some(self._transport.sock, self._deadline)
-        if not data:
-            raise ConnectionResetError("the server closed the connection during the handshake")
-        return self._transport.absorb(data)
-
-    def _send(self, data: bytes) -> None:
-        self._transport.outgoing = data
-        while not self._transport.flush_now():
-            if not self._transport.wait_writable(self._deadline.remaining() or 0.001):
-                raise TimeoutError("the server did not take CONNECT in time")
+        event = self._events.pop(0)
+        if isinstance(event, Err):
+            raise server_error(event.text)
+        return event
 
 
 def explain(error: BaseException) -> BaseException:
@@ -162,6 +142,8 @@ def explain(error: BaseException) -> BaseException:
         return _replace(error, f"TLS handshake failed: {getattr(error, 'reason', None) or error}")
     if isinstance(error, TimeoutError):
         return _replace(error, "timed out")
+    if isinstance(error, OSError) and not isinstance(error, ConnectionError) and _platform.is_lost(error):
+        return _replace(error, f"the connection was lost: {error}")
     return error
 
 

@@ -1,4 +1,4 @@
-"""A received message. It keeps the bytes as they came and decodes what is asked for."""
+"""A received message. It keeps the bytes as received and decodes a part when that part is read."""
 
 from __future__ import annotations
 
@@ -6,42 +6,45 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from ..errors import NatsError
-from ..protocol.headers import Headers
+from ..protocol.headers import Headers, encode_headers
 from ..protocol.parser import RawMessage
 
 if TYPE_CHECKING:
-    from .connection import Connection
+    from .link import Link
 
 
 class Message:
-    """One message. Subject, reply and headers are decoded on access; `data` is the payload as it came.
+    """A received message. Subject, reply and headers are decoded when they are read; `data` is the payload.
 
-    Pickling keeps everything but the connection: an unpickled message can be read, not answered.
+    A message can be pickled, without its connection: after unpickling it can be read, but respond() raises.
     """
 
-    __slots__ = ("_headers", "_nc", "_raw")
+    __slots__ = ("_headers", "_link", "_raw")
 
-    def __init__(self, raw: RawMessage, nc: Connection | None = None) -> None:
+    def __init__(self, raw: RawMessage, link: Link | None = None) -> None:
         self._raw = raw
-        self._nc = nc
+        self._link = link
 
     @property
     def subject(self) -> str:
-        # Not all that was published is UTF-8; surrogateescape keeps every byte and can be sent back.
+        """The subject that the message was published to."""
+        # A subject need not be UTF-8. surrogateescape keeps every byte, so it can be published to again.
         return self._raw[0].decode("utf-8", "surrogateescape")
 
     @property
     def reply(self) -> str | None:
+        """The subject to which the sender expects a reply; None when it expects none."""
         reply = self._raw[1]
         return None if reply is None else reply.decode("utf-8", "surrogateescape")
 
     @property
     def data(self) -> bytes:
+        """The payload."""
         return self._raw[3]
 
     @property
     def headers(self) -> Headers | None:
-        """The headers, or None when the message has none. Parsed once, leniently: never raises."""
+        """The headers; None when the message has none. Parsed on first access; malformed lines are skipped."""
         try:
             return self._headers
         except AttributeError:
@@ -51,27 +54,30 @@ class Message:
 
     @property
     def raw_subject(self) -> bytes:
-        """The subject's bytes, for subjects that are not UTF-8."""
+        """The subject as received, for subjects that are not UTF-8."""
         return self._raw[0]
 
     @property
     def raw_headers(self) -> bytes | None:
-        """The header block's bytes as they came, version line included."""
+        """The header block as received, with its version line; None when the message has no headers."""
         return self._raw[2]
 
     def respond(self, payload: bytes = b"", headers: Mapping[str, Any] | None = None) -> None:
-        """Publish `payload` to this message's reply subject. Raises NatsError when it has none."""
+        """Publish `payload`, with `headers` if given, to this message's reply subject. Does not block.
+
+        Raises NatsError when the message has no reply subject or was unpickled, and what publish() raises.
+        """
         reply = self._raw[1]
         if reply is None:
             raise NatsError("this message has no reply subject: it was not a request")
-        if self._nc is None:
+        if self._link is None:
             raise NatsError("this message was unpickled: it has no connection to answer on")
-        self._nc._publish_raw(reply, payload, headers=headers)
+        self._link.publish(reply, payload, None, encode_headers(headers) if headers else None)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return (type(self), (self._raw,))
 
     def __repr__(self) -> str:
-        # Neither data nor header values: they may be secrets, and reprs end up in logs.
+        # Without payload and header values: they may be secrets, and a repr often ends up in a log.
         reply = "" if self._raw[1] is None else f" reply={self.reply!r}"
         return f"<{type(self).__name__} subject={self.subject!r}{reply} data={len(self.data)} bytes>"

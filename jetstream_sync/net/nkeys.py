@@ -1,7 +1,7 @@
-"""Nkeys: Ed25519 keys in the text form NATS gives them.
+"""Nkeys: Ed25519 keys in the text form that NATS uses.
 
-A key is base32 without padding of: prefix, 32 bytes, CRC-16 (little endian). The prefix is chosen so that the
-first letter names the kind: `U…` is a user's public key, `SU…` a user's seed.
+The text is base32, without padding, of a prefix, the 32 bytes of the key, and a CRC-16 (little endian). The prefix
+makes the first letter name the kind: `U…` is the public key of a user, `SU…` the seed of a user.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ from typing import NoReturn
 
 from .ed25519 import SEED_SIZE, SigningKey
 
-__all__ = ["ACCOUNT", "OPERATOR", "USER", "KeyPair", "encode_public_key", "encode_seed"]
+__all__ = ["ACCOUNT", "OPERATOR", "USER", "KeyPair", "encode_public_key"]
 
-# The first five bits of the text are its first letter (A = 0 … Z = 25).
+# The first five bits become the first letter of the text (A = 0 … Z = 25).
 ACCOUNT = 0 << 3
 OPERATOR = 14 << 3
 USER = 20 << 3
@@ -27,9 +27,10 @@ _CHECKSUM_SIZE = 2
 
 
 class KeyPair:
-    """A user's, account's or operator's key, made from its seed (`SU…`, `SA…`, `SO…`).
+    """The key pair of a user, account or operator, derived from its seed (`SU…`, `SA…`, `SO…`). Thread-safe.
 
-    Thread-safe. Neither shown nor pickled. Raises `ValueError` for a malformed seed, without quoting it.
+    Its repr does not show the seed, and it cannot be pickled. Raises `ValueError` for a malformed seed, without
+    quoting it.
     """
 
     __slots__ = ("_key", "_prefix")
@@ -46,7 +47,7 @@ class KeyPair:
 
     @property
     def kind(self) -> str:
-        """What the key belongs to: "user", "account", "operator", "server" or "cluster"."""
+        """The kind of the key's owner: "user", "account", "operator", "server" or "cluster"."""
         return _KINDS[self._prefix]
 
     @property
@@ -61,24 +62,25 @@ class KeyPair:
 
 def encode_public_key(prefix: int, public_key: bytes) -> str:
     """The text of a public key of the kind `prefix` (`USER`, `ACCOUNT`, `OPERATOR`)."""
-    return _encode(bytes([prefix]) + public_key)
-
-
-def encode_seed(prefix: int, raw_seed: bytes) -> str:
-    """The text of a seed of the kind `prefix` (`USER`, `ACCOUNT`, `OPERATOR`)."""
-    # The kind's five bits follow the five bits of the letter S, across the border of two bytes.
-    return _encode(bytes([_SEED | prefix >> 5, (prefix & 31) << 3]) + raw_seed)
-
-
-def _encode(raw: bytes) -> str:
-    checksum = _checksum(raw).to_bytes(_CHECKSUM_SIZE, "little")
-    return base64.b32encode(raw + checksum).decode("ascii").rstrip("=")
+    raw = bytes([prefix]) + public_key
+    return base64.b32encode(raw + _checksum(raw)).decode("ascii").rstrip("=")
 
 
 def _decode_seed(seed: str) -> tuple[int, bytes]:
-    raw = _decode(seed)
+    """The prefix of a seed's kind, and the seed's own 32 bytes."""
+    # b32decode requires padding. Its error is not chained, because it could quote the key.
+    try:
+        raw = base64.b32decode(seed + "=" * (-len(seed) % 8))
+    except ValueError:
+        raw = b""
+    if len(raw) <= _CHECKSUM_SIZE:
+        raise ValueError("not an nkey seed: it is not base32 text")
+    raw, checksum = raw[:-_CHECKSUM_SIZE], raw[-_CHECKSUM_SIZE:]
+    if _checksum(raw) != checksum:
+        raise ValueError("not an nkey seed: its checksum does not match, a character is wrong or missing")
     if len(raw) != _SEED_PREFIX_SIZE + SEED_SIZE:
         raise ValueError("not an nkey seed: a seed has 58 characters")
+    # The five bits of the kind follow the five bits of the letter S, so they lie in two bytes.
     first, second = raw[:_SEED_PREFIX_SIZE]
     prefix = (first & 7) << 5 | second >> 3
     if first & 0b11111000 != _SEED or prefix not in _KINDS:
@@ -88,21 +90,5 @@ def _decode_seed(seed: str) -> tuple[int, bytes]:
     return prefix, raw[_SEED_PREFIX_SIZE:]
 
 
-def _decode(text: str) -> bytes:
-    """The bytes of a key's text, their checksum verified and taken off."""
-    # b32decode insists on padding. Its error is not chained: nothing of the key may travel with ours.
-    padding = "=" * (-len(text) % 8)
-    try:
-        raw = base64.b32decode(text + padding)
-    except ValueError:
-        raw = b""
-    if len(raw) <= _CHECKSUM_SIZE:
-        raise ValueError("not an nkey seed: it is not base32 text")
-    body, checksum = raw[:-_CHECKSUM_SIZE], raw[-_CHECKSUM_SIZE:]
-    if _checksum(body) != int.from_bytes(checksum, "little"):
-        raise ValueError("not an nkey seed: its checksum does not match, a character is wrong or missing")
-    return body
-
-
-def _checksum(data: bytes) -> int:
-    return binascii.crc_hqx(data, 0)  # CRC-16/XMODEM
+def _checksum(data: bytes) -> bytes:
+    return binascii.crc_hqx(data, 0).to_bytes(_CHECKSUM_SIZE, "little")  # CRC-16/XMODEM

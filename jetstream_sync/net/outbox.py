@@ -1,74 +1,66 @@
 """The write path: everything on its way to the server, in order.
 
-Whoever has something to send and finds the socket free sends it at once, in its own thread: no hop, no delay.
-While somebody sends, what others put gathers and leaves with the sender's next call. Acks and pipelined
-publishes may gather on purpose (`gather=True`): they leave when the caller is about to block, when
-GATHER_BYTES have come together, or soon, within twice GATHER_SECONDS, through the writer thread.
+docs/design.md, "Sending", says which thread writes when. Coalesced frames leave when the caller is about to block,
+when COALESCE_BYTES have come together, or within twice COALESCE_SECONDS through the writer thread.
 
-Sends never block a caller (MSG_DONTWAIT). What the kernel does not take is left to the writer thread, which
-waits for the socket; callers that may wait do so in `wait_for_room`.
+`_lock` guards all fields. It is held for a few instructions, never across a socket call. One thread at a time
+may use the transport's sending half: the one whose `Sender` stands in `_sender`. That right passes to the writer
+thread when a send would block, or when a signal handler raised in the sender (`_stuck`).
 
-The lock `_mu` guards all fields and is held for a few instructions, never across a socket call. The right to
-touch the transport's sending half belongs to one thread at a time: the one whose claim stands in `_sender`. It
-passes to the writer thread when a send would block, or when a signal handler raised in the sender (`_stuck`).
+An entry of the queue is a frame (bytes), which is kept when the connection is lost, or a tuple with one frame,
+which means something on one session only and is dropped with it: SUB and UNSUB (sent anew after a reconnect),
+PING and PONG, requests (their callers are told), pulls.
 
-A transport is closed by the last one who can be inside it: whoever detached it, or the sender that finds itself
-detached.
+A transport is closed by the last thread that can be inside it: the one that detached it, or the sender that
+finds its transport detached.
 """
 
 from __future__ import annotations
 
 import itertools
 import time
-from _thread import LockType, allocate_lock
+from _thread import allocate_lock
 from collections import deque
-from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 from .._deadline import Deadline
-from .._threads import locked
+from .._threads import Waiters, Wakeup
 from ..errors import ConnectionClosedError, OutboundBufferLimitError, TimeoutError
 from ..protocol import commands
 from .transport import Transport
 
-# A sender's right to a transport: one fresh tuple each time, compared by identity.
-Claim = tuple[Transport]
+# The right to send on a transport: a new tuple each time, compared by identity.
+Sender = tuple[Transport]
+SessionOnly = tuple[bytes]
+Entry = bytes | SessionOnly
 
-# Measured: gathering up to 32 KiB before a send is best for pipelined publishes.
-GATHER_BYTES = 32 * 1024
-# Acks gathered up to here leave in one send: about as many bytes.
-GATHER_ACKS = 400
-# The bound on how long a gathered ack may wait for company; far below any ack_wait.
-GATHER_SECONDS = 0.001
-# A sender takes along what others put meanwhile, but not for ever: it has a deadline of its own, or is the reader.
+# Measured: coalescing up to 32 KiB before a send is best for pipelined publishes.
+COALESCE_BYTES = 32 * 1024
+# So many acks leave in one send: about as many bytes.
+COALESCE_ACKS = 400
+# How long a coalesced ack may wait for others; far below any ack_wait.
+COALESCE_SECONDS = 0.001
+# How often a sender sends what other threads have queued meanwhile. It has a deadline of its own, or is the
+# reader.
 MAX_TURNS = 16
-# Publishers wait when this much is queued behind a socket that takes no more.
+# Publishers wait when this much is queued behind a socket that accepts no more.
 HIGH_WATER = 1024 * 1024
 
 
-class Ephemeral(bytes):
-    """A frame that means something on the current connection only: dropped, not kept, when it is lost.
-
-    SUB and UNSUB (sent anew after a reconnect), PING and PONG, requests (their callers are told), pulls.
-    """
-
-    __slots__ = ()
-
-
-class Abandoned(NamedTuple):
+class DetachedTransport(NamedTuple):
     """A transport that was taken out of use, if there was one."""
 
     transport: Transport | None
     in_use: bool
-    """Whether a sender may be inside, who then closes it."""
+    """Whether a sender may be inside. That sender then closes it."""
 
     def abort(self) -> None:
-        """Break it: whoever is inside comes out."""
+        """Break it: threads blocked inside return."""
         if self.transport is not None:
             self.transport.abort()
 
     def close(self) -> None:
-        """Close it unless a sender will; only when nobody receives from it any more."""
+        """Close it unless a sender will. Call it when no thread receives from it any more."""
         if self.transport is not None and not self.in_use:
             self.transport.close()
 
@@ -77,38 +69,43 @@ class Outbox:
     """See the module's text. Thread-safe."""
 
     def __init__(self, pending_size: int) -> None:
-        self._mu = allocate_lock()
+        self._lock = allocate_lock()
         self._pending_size = pending_size
         self._transport: Transport | None = None
         self._broken: Transport | None = None  # a send on it failed; the reader has yet to notice
-        self._queue: list[bytes] = []
+        self._queue: list[Entry] = []
         self._queued = 0  # bytes in _queue
-        # Acks, in order. Appended to without the lock, taken under it: they leave before what is queued, which
+        # Acks, in order. Appended to without the lock, removed under it. They leave before what is queued, which
         # keeps their order among themselves, the only one that matters for them.
         self._acks: list[bytes] = []
-        self._sender: Claim | None = None
+        self._sender: Sender | None = None
         self._stuck = False
-        self._interrupted: Claim | None = None  # of a sender in which a signal handler raised
-        self._orphans: list[Transport] = []  # lost while stuck: the writer thread may be inside, so it closes them
-        self._gathering = False
-        self._sends = 0  # how often something gathered has left
+        self._interrupted: Sender | None = None  # a signal handler raised in this sender
+        self._orphans: list[Transport] = []  # lost while stuck: the writer thread may be inside and closes them
+        self._coalescing = False
+        self._sends = 0  # how often queued frames have left
         self._closed = False
-        self._kick = locked()  # wakes the writer thread
-        self._kicked = False
-        self._room_waiters: deque[LockType] = deque()
+        self._wakeup = Wakeup()  # of the writer thread
+        self._room = Waiters()
         self.out_msgs = 0
         self.out_bytes = 0
 
+    @property
+    def lock_held(self) -> bool:
+        """Whether a thread, maybe the calling one, holds the lock at this moment."""
+        return self._lock.locked()
+
     # --- callers ---------------------------------------------------------------------------------
 
-    def publish(self, frame: bytes, size: int, *, gather: bool = False) -> None:
-        """Queue one message's frame (`size`: its headers and payload, for the statistics) and send or gather it.
+    def publish(self, frame: bytes, size: int, *, keep: bool = True, coalesce: bool = False) -> None:
+        """Send one message's frame, or queue it. `size` (headers and payload) is for the statistics.
 
-        Never blocks. Raises OutboundBufferLimitError when disconnected with too much waiting.
+        `keep=False`: the frame is not sent on another session than the present one, or the next one while
+        disconnected. Never blocks. Raises OutboundBufferLimitError when disconnected with too much waiting.
         """
-        claim = None
+        sender = None
         try:
-            with self._mu:
+            with self._lock:
                 if self._closed:
                     raise ConnectionClosedError()
                 transport = self._transport
@@ -116,120 +113,105 @@ class Outbox:
                     raise OutboundBufferLimitError(self._queued, self._pending_size)
                 self.out_msgs += 1
                 self.out_bytes += size
-                waits = gather or self._queue or self._acks or self._sender is not None
+                waits = coalesce or self._queue or self._acks or self._sender is not None
                 if transport is not None and not waits and transport is not self._broken:
                     # The usual case. Stores and no call between them: a signal handler cannot lose the frame.
-                    claim = self._sender = (transport,)
+                    sender = self._sender = (transport,)
                     transport.outgoing = frame
                 else:
-                    self._queue.append(frame)
+                    self._queue.append(frame if keep else (frame,))
                     self._queued += len(frame)
                     if transport is None or self._sender is not None:
                         self._revive()
                         return
-                    if gather and self._queued < GATHER_BYTES:
-                        if not self._gathering:
-                            self._gathering = True
-                            self._wake_writer()
+                    if coalesce and self._queued < COALESCE_BYTES:
+                        if not self._coalescing:
+                            self._coalescing = True
+                            self._wakeup.set()
                         return
-                    claim = self._sender = (transport,)
-            self._pump(claim)
+                    sender = self._sender = (transport,)
+            self._pump(sender)
         except BaseException:
-            if claim is not None:
-                self._interrupted = claim
-                self._leave(claim)
+            if sender is not None:
+                self._interrupted = sender
+                self._leave(sender)
             raise
 
-    def ack(self, frame: bytes, *, gather: bool) -> None:
-        """Send an acknowledgement, or gather it with others. Never blocks; kept over a reconnect.
+    def ack(self, frame: bytes, *, coalesce: bool) -> None:
+        """Send an acknowledgement, or coalesce it with others. Never blocks; kept over a reconnect.
 
-        The hot path of a consumer: while acks gather, one costs an append and takes no lock.
+        The hot path of a consumer: a coalesced ack costs an append and takes no lock.
         """
         if self._closed:
             raise ConnectionClosedError()
         acks = self._acks
         acks.append(frame)
-        if not gather or len(acks) >= GATHER_ACKS:
+        if not coalesce or len(acks) >= COALESCE_ACKS:
             self.flush()
-        elif not self._gathering:
-            with self._mu:
-                self._gathering = True
-                self._wake_writer()
+        elif not self._coalescing:
+            with self._lock:
+                self._coalescing = True
+                self._wakeup.set()
 
-    def control(self, frame: bytes, *, keep: bool = False) -> bytes:
-        """Queue a protocol command without sending it yet; without a connection dropped unless `keep`.
-
-        Returns what withdraw() takes.
-        """
-        queued = Ephemeral(frame)
-        with self._mu:
-            if keep or self._transport is not None:
-                self._queue.append(queued)
-                self._queued += len(queued)
-        return queued
+    def control(self, frame: bytes) -> None:
+        """Queue a protocol command without sending it yet. Without a session it is dropped."""
+        with self._lock:
+            if self._transport is not None:
+                self._queue.append((frame,))
+                self._queued += len(frame)
 
     def flush(self) -> None:
-        """Send what is queued, unless somebody is sending already (who then takes it along). Never blocks."""
+        """Send what is queued, unless another thread is sending: that thread then sends it. Never blocks."""
         if not self._queue and not self._acks:
-            return  # the usual case before a wait: what this thread has put is already gone
-        claim = None
+            return  # the usual case before a wait: what this thread has queued has already left
+        sender = None
         try:
-            with self._mu:
+            with self._lock:
                 transport = self._transport
                 if transport is None or self._sender is not None or not (self._queue or self._acks):
                     self._revive()
                     return
-                claim = self._sender = (transport,)
-            self._pump(claim)
+                sender = self._sender = (transport,)
+            self._pump(sender)
         except BaseException:
-            if claim is not None:
-                self._interrupted = claim
-                self._leave(claim)
+            if sender is not None:
+                self._interrupted = sender
+                self._leave(sender)
             raise
 
-    def withdraw(self, frame: bytes) -> bool:
-        """Take back a frame that has not left yet (a request whose caller gave up)."""
-        with self._mu:
-            index = self._index_of(frame)
-            if index is None:
-                return False
-            del self._queue[index]
-            self._queued -= len(frame)
-            return True
+    def withdraw(self, *frames: bytes) -> bool:
+        """Take back frames that have not left yet (of callers that gave up). True when one of them was queued."""
+        unwanted = set(map(id, frames))
+        with self._lock:
+            kept = [entry for entry in self._queue if id(_frame_of(entry)) not in unwanted]
+            found = len(kept) < len(self._queue)
+            if found:
+                self._queue = kept
+                self._queued = sum(len(_frame_of(entry)) for entry in kept)
+        return found
 
-    def withdraw_all(self, frames: Iterable[bytes]) -> None:
-        """withdraw() for many, in one pass over the queue."""
-        unwanted = {id(frame) for frame in frames}
-        with self._mu:
-            self._queue = [frame for frame in self._queue if id(frame) not in unwanted]
-            self._queued = sum(map(len, self._queue))
-
-    def ping(self, waiters: deque[Any], waiter: Any) -> bytes:
-        """Queue a PING and note who waits for its PONG: PONGs are told apart by their order alone.
+    def ping(self, waiters: deque[Any], waiter: Any) -> SessionOnly:
+        """Queue a PING and append `waiter` to those who wait for a PONG: PONGs are told apart by order alone.
 
         One step for signal handlers, too: they raise after calls only, and there is none between the stores.
         Returns what unping() takes.
         """
-        ping = Ephemeral(commands.PING)
-        with self._mu:
+        ping = (commands.PING,)
+        with self._lock:
             waiters += (waiter,)
             self._queue += (ping,)
-            self._queued += len(ping)
+            self._queued += len(commands.PING)
         return ping
 
-    def unping(self, ping: bytes, waiters: deque[Any], waiter: Any) -> None:
+    def unping(self, ping: SessionOnly, waiters: deque[Any], waiter: Any) -> None:
         """Take back a PING that has not left yet, and its waiter with it; one step like ping()."""
-        with self._mu:
-            index = self._index_of(ping)
+        with self._lock:
+            index = next((index for index, entry in enumerate(self._queue) if entry is ping), None)
             if index is not None and waiter in waiters:
                 place = waiters.index(waiter)
                 del self._queue[index]
                 del waiters[place]
-                self._queued -= len(ping)
-
-    def _index_of(self, frame: bytes) -> int | None:
-        # Requires holding _mu.
-        return next((index for index, queued in enumerate(self._queue) if queued is frame), None)
+                self._queued -= len(commands.PING)
 
     @property
     def congested(self) -> bool:
@@ -237,88 +219,75 @@ class Outbox:
         return self._queued > HIGH_WATER and self._transport is not None
 
     def wait_for_room(self, timeout: float | None = None) -> None:
-        """Block while the socket takes nothing and much is queued. Ends also by disconnect.
+        """Block while the socket accepts nothing and much is queued. A disconnect ends the wait, too.
 
-        Raises ConnectionClosedError when closed meanwhile: what was queued is lost then.
+        Raises TimeoutError; ConnectionClosedError when closed meanwhile: what was queued is lost then.
         """
-        deadline = Deadline(timeout)
-        while True:
-            waiter = locked()
-            try:
-                with self._mu:
-                    if self._closed:
-                        raise ConnectionClosedError()
-                    if not self.congested:
-                        return
-                    self._room_waiters.append(waiter)
-                if not waiter.acquire(timeout=deadline.wait_time()):
-                    raise TimeoutError("the server takes no more data")
-            finally:
-                with self._mu:
-                    try:
-                        self._room_waiters.remove(waiter)
-                    except ValueError:
-                        pass  # was woken
+        in_time = self._room.wait_until(lambda: self._closed or not self.congested, Deadline(timeout))
+        if self._closed:
+            raise ConnectionClosedError()
+        if not in_time:
+            raise TimeoutError("the server takes no more data")
 
-    # --- the owner of the connection's state (reader thread, or connect()'s caller) --------------------
+    # --- the thread that changes the connection's state (the reader, or connect()'s caller) -----------------
 
     def attach(self, transport: Transport, first: bytes) -> None:
-        """A new connection: `first` (CONNECT was sent; the subscriptions) goes before all that waited."""
-        with self._mu:
+        """A new session: `first` (the subscriptions; CONNECT was sent) goes before all that waited."""
+        with self._lock:
             if first:
-                self._queue.insert(0, Ephemeral(first))
+                self._queue.insert(0, (first,))
                 self._queued += len(first)
             self._transport = transport
             self._broken = None
             self._orphan_stuck()
             self._sender = None
 
-    def detach(self, *, for_good: bool = False) -> Abandoned:
-        """The connection is gone: keep what has not left and is still worth sending, drop the rest.
+    def detach(self, *, for_good: bool = False) -> DetachedTransport:
+        """The session is gone: keep what has not left and is still worth sending, drop the rest.
 
-        No socket call: the caller drops what it gets when it holds no lock any more. `for_good` is for whoever
-        calls close() next: in one step, or a publisher woken in between would find itself merely disconnected.
+        Makes no socket call: the caller aborts and closes the result when it holds no lock any more. `for_good`
+        also closes the outbox, in the same step: a publisher woken in between would find itself merely
+        disconnected. close() follows.
         """
-        with self._mu:
+        with self._lock:
             self._closed = self._closed or for_good
             transport, self._transport = self._transport, None
             if transport is None:
-                return Abandoned(None, in_use=False)
-            self._queue = [frame for frame in self._queue if type(frame) is not Ephemeral]
+                return DetachedTransport(None, in_use=False)
+            self._queue = [entry for entry in self._queue if type(entry) is bytes]
             self._queued = sum(map(len, self._queue))
-            self._wake_room_waiters()
+            self._room.wake_all()
             in_use = self._sender is not None
             self._orphan_stuck()
-        return Abandoned(transport, in_use)
+        return DetachedTransport(transport, in_use)
 
     def close(self) -> None:
-        """Take nothing more and end the writer thread."""
-        with self._mu:
+        """Accept nothing more and end the writer thread."""
+        with self._lock:
             self._closed = True
             self._queue = []
             self._acks = []
             self._queued = 0
-            self._wake_room_waiters()
-            self._wake_writer()
+            self._room.wake_all()
+            self._wakeup.set()
 
     @property
     def idle(self) -> bool:
-        """Nothing is queued and nobody is sending."""
-        with self._mu:
+        """Nothing is queued and no thread is sending."""
+        with self._lock:
             return not self._queue and not self._acks and self._sender is None
 
     # --- the writer thread ------------------------------------------------------------------------
 
     def serve(self, timeout: float) -> bool:
         """One turn of the writer thread: wait for work up to `timeout` seconds and do it. False when closed."""
-        woken = self._kick.acquire(timeout=0 if self._has_work() else timeout)
-        with self._mu:
-            if self._kicked and not woken:
-                self._kick.acquire(blocking=False)  # the kick came between the wait and here
-            self._kicked = False
+        # Read without the lock: what is stored a moment later sets the wake-up.
+        has_work = self._stuck or self._coalescing or self._closed or self._orphans
+        self._wakeup.wait(0.0 if has_work else timeout)
+        with self._lock:
             orphans, self._orphans = self._orphans, []
             ended = self._closed and not self._stuck
-            gathering, self._gathering = self._gathering, False
+            coalescing, self._coalescing = self._coalescing, False
             stuck = self._sender if self._stuck else None
         for transport in orphans:
             _break_and_close(transport)
@@ -326,82 +295,69 @@ class Outbox:
             return False
         if stuck is not None:
             self._push_stuck(stuck[0], timeout)
-        elif gathering:
-            self._flush_gathered()
+        elif coalescing:
+            self._flush_coalesced()
         return True
 
-    def _flush_gathered(self) -> None:
-        """Send what has gathered for GATHER_SECONDS, unless its callers do so themselves.
+    def _flush_coalesced(self) -> None:
+        """Send what has been coalesced for COALESCE_SECONDS, unless its callers do so themselves.
 
         While they send enough at a time, a send from here would only take the socket out of their hands, and wait
         for the interpreter before it gives it back.
         """
         sends = self._sends
-        time.sleep(GATHER_SECONDS)
+        time.sleep(COALESCE_SECONDS)
         if self._sends == sends:
             self.flush()
             return
-        with self._mu:
+        with self._lock:
             if self._queue or self._acks:
-                self._gathering = True
-                self._wake_writer()
-
-    def _has_work(self) -> bool:
-        with self._mu:
-            return self._stuck or self._gathering or self._closed or bool(self._orphans)
+                self._coalescing = True
+                self._wakeup.set()
 
     def _push_stuck(self, transport: Transport, timeout: float) -> None:
-        """Wait until the socket takes more, then go on as the sender."""
+        """Wait until the socket accepts more, then go on as the sender."""
         if transport is self._transport and not transport.wait_writable(timeout):
-            return  # still full: the caller looks after its pings and comes back
-        with self._mu:
-            claim = None
+            return  # still full: the writer thread looks after its pings and comes back
+        with self._lock:
+            sender = None
             if self._stuck and self._sender is not None and self._sender[0] is transport:
-                # A fresh claim: the thread that handed over has nothing to say any more.
-                claim = self._sender = (transport,)
+                # A new one: the thread that handed over may not send any more.
+                sender = self._sender = (transport,)
                 self._stuck = False
                 self._interrupted = None
-        if claim is not None:
-            self._pump(claim)
+        if sender is not None:
+            self._pump(sender)
 
     def _orphan_stuck(self) -> None:
-        # Requires holding _mu.
+        """Leave a transport that the writer thread was to go on with for it to close. Requires holding _lock."""
+        assert self._lock.locked()
         if self._stuck and self._sender is not None:
             self._orphans.append(self._sender[0])
             self._sender = None
             self._stuck = False
-            self._wake_writer()
-
-    def _wake_writer(self) -> None:
-        # Requires holding _mu.
-        if not self._kicked:
-            self._kicked = True
-            self._kick.release()
-
-    def _wake_room_waiters(self) -> None:
-        # Requires holding _mu.
-        while self._room_waiters:
-            self._room_waiters.popleft().release()
+            self._wakeup.set()
 
     # --- sending ----------------------------------------------------------------------------------
 
-    def _pump(self, claim: Claim) -> None:
-        """Send until nothing is queued. Requires holding the claim; gives it up, or to the writer thread."""
-        transport = claim[0]
+    def _pump(self, sender: Sender) -> None:
+        """Send until nothing is queued. The calling thread is the sender; at the end it is so no more."""
+        transport = sender[0]
         try:
             for turn in itertools.count():
                 if turn == MAX_TURNS or not transport.flush_now():
-                    if self._hand_over(claim):
+                    if self._hand_over(sender):
                         return
-                    break  # another connection has taken its place: nobody else will close this one
-                with self._mu:
+                    break  # another session has replaced this one: no other thread will close its transport
+                with self._lock:
                     if self._transport is not transport:
                         break
                     acks = len(self._acks)
                     if not self._queue and not acks:
                         self._sender = None
                         return
-                    frames = self._acks[:acks] + self._queue
+                    frames = self._acks[:acks]
+                    frames += [entry[0] if isinstance(entry, tuple) else entry for entry in self._queue]
                     data = b"".join(frames) if len(frames) > 1 else frames[0]
                     # Stores and no call between them: a signal handler cannot lose the frames.
                     transport.outgoing = data
@@ -411,51 +367,55 @@ class Outbox:
                     self._queued = 0
                     self.out_msgs += acks
                     self.out_bytes += 4 * acks  # "+ACK" and its like
-                    if self._room_waiters:
-                        self._wake_room_waiters()
+                    if self._room:
+                        self._room.wake_all()
         except OSError as error:
             if error.errno is None:
                 raise  # not of a socket: a signal handler's TimeoutError, say, which is for our caller
             self._broken = transport  # what is published from now on is kept for the next one
-            transport.abort()  # wakes the reader, which owns what happens next
-        self._release(claim)
+            transport.abort()  # wakes the reader, which decides what happens next
+        self._release(sender)
 
-    def _release(self, claim: Claim) -> None:
-        """Give up a claim on a broken or replaced transport, and close it if nobody else will."""
-        with self._mu:
-            if self._sender is claim:
+    def _release(self, sender: Sender) -> None:
+        """Stop sending on a broken or replaced transport, and close it if no other thread will."""
+        with self._lock:
+            if self._sender is sender:
                 self._sender = None
-            detached = self._transport is not claim[0]
+            detached = self._transport is not sender[0]
         if detached:
-            _break_and_close(claim[0])
+            _break_and_close(sender[0])
 
-    def _leave(self, claim: Claim) -> None:
-        """A signal handler raised in the sender. Its claim must not stay behind, nor its transport open."""
-        if not self._hand_over(claim):
-            self._release(claim)
+    def _leave(self, sender: Sender) -> None:
+        """A signal handler raised in the sender: another thread must be able to send, or close the transport."""
+        if not self._hand_over(sender):
+            self._release(sender)
 
     def _revive(self) -> None:
-        # Requires holding _mu. A second signal may have kept an interrupted sender from handing over.
+        """Hand over for a sender that a second signal kept from doing so. Requires holding _lock."""
+        assert self._lock.locked()
         if self._sender is not None and self._sender is self._interrupted:
             self._stuck = True
-            self._wake_writer()
+            self._wakeup.set()
 
-    def _hand_over(self, claim: Claim) -> bool:
-        """The socket is full, or the sender was interrupted or has done enough for others.
+    def _hand_over(self, sender: Sender) -> bool:
+        """Have the writer thread go on: the socket is full, or the sender was interrupted or has sent enough.
 
-        The writer thread goes on from here. False when the claim does not stand any more, or its transport was
-        detached: the writer thread may have ended, so the sender itself has to close it.
+        False when `sender` is the sender no more, or its transport was detached. The writer thread may have ended
+        then, so the calling thread has to close the transport.
         """
-        with self._mu:
-            if self._sender is not claim or self._transport is not claim[0]:
+        with self._lock:
+            if self._sender is not sender or self._transport is not sender[0]:
                 return False
             self._stuck = True
-            self._wake_writer()
+            self._wakeup.set()
             return True
 
 
+def _frame_of(entry: Entry) -> bytes:
+    return entry[0] if isinstance(entry, tuple) else entry
+
+
 def _break_and_close(transport: Transport) -> None:
-    """Close what was detached. Broken first: whoever detached it may not have come to that, and closing alone does
-    not wake the reader out of its recv."""
+    """Close what was detached. It is broken first, for closing alone does not wake a reader out of its recv."""
     transport.abort()
     transport.close()

@@ -1,114 +1,159 @@
-"""Request and reply over one multiplexed inbox.
+"""Request and reply over one wildcard subscription `<inbox>.*`, with a reply subject for each request.
 
-All requests of a connection share one wildcard subscription `<inbox>.*`; the last token of a reply's subject
-says whose answer it is. A pending request is one slot with one bare lock: the reader thread fills the slot and
-releases the lock, which is the cheapest way to wake a thread in CPython.
+A waiting request is one bare lock: the reader thread stores the reply and releases the lock, which is the cheapest
+way to wake a thread in CPython.
 
-`pending` is a plain dict: setting, popping and listing it are atomic in CPython, each slot is popped once, and
-whoever pops it completes it.
+`pending` is a plain dict: setting, popping and listing it are atomic in CPython. A thread that pops an entry
+completes it, so each is completed once.
 """
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable
-from typing import Protocol
+import time
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 
-from .._threads import locked
-from ..errors import NatsError
-from ..protocol.parser import RawMessage
+from .._deadline import FOREVER
+from .._threads import acquire, locked
+from ..errors import ConnectionClosedError, NatsError, PermissionsError, TimeoutError
+from ..protocol.parser import Event, RawMessage, Run
+from ..protocol.subjects import new_inbox
+from .receiver import Receiver
+
+if TYPE_CHECKING:
+    from .link import Link
 
 
 class PendingReply(Protocol):
-    """Something that waits for one reply. Completed at most once, on the reader thread: must not block."""
+    """What waits for one reply. Completed once, by the thread that took it out of `pending`; must not block."""
 
     subject: bytes
 
-    def answer(self, raw: RawMessage) -> None: ...
-
-    def fail(self, error: NatsError) -> None: ...
+    def complete(self, raw: RawMessage | None, error: NatsError | None) -> None: ...
 
 
-class Slot:
-    """A caller that blocks until its reply has come."""
+Pending = TypeVar("Pending", bound=PendingReply)
+
+
+class ReplyInbox(Receiver, Generic[Pending]):
+    """A wildcard inbox, and what waits for a reply on one of its subjects."""
+
+    def __init__(self, prefix: str) -> None:
+        inbox = new_inbox(prefix)
+        self.wire_subject = f"{inbox}.*".encode()
+        self._prefix = f"{inbox}.".encode()
+        self._next_number: Callable[[], int] = itertools.count(1).__next__
+        self.pending: dict[bytes, Pending] = {}
+        """By reply subject. The thread that adds an entry removes it again if no reply came."""
+        self.refused: NatsError | None = None
+        """Why the server denied the inbox itself. Until the next session no reply can come."""
+
+    def new_reply(self) -> bytes:
+        """A reply subject that no other request has."""
+        return b"%b%x" % (self._prefix, self._next_number())
+
+    def fail(self, replies: Iterable[bytes], error: NatsError) -> None:
+        """Fail those that wait for one of `replies`."""
+        for reply in replies:
+            waiting = self.pending.pop(reply, None)
+            if waiting is not None:
+                waiting.complete(None, error)
+
+    def deliver(self, messages: list[RawMessage], size: int) -> None:
+        pop = self.pending.pop
+        for raw in messages:
+            waiting = pop(raw[0], None)
+            if waiting is not None:
+                waiting.complete(raw, None)
+
+    def remaining(self) -> int:
+        self.refused = None
+        return 0
+
+    def denied(self, error: PermissionsError) -> None:
+        """No reply can reach us."""
+        self.refused = error
+        self.fail(list(self.pending), error)
+
+    def publish_denied(self, subject: bytes, error: PermissionsError) -> None:
+        """No service gets these requests, so no reply comes."""
+        self.fail([reply for reply, each in self.pending.copy().items() if each.subject == subject], error)
+
+    def closed(self, error: NatsError) -> None:
+        self.fail(list(self.pending), error)
+
+
+class ReplyWaiter:
+    """A thread that blocks until its reply, or its PONG, has come."""
 
     __slots__ = ("error", "lock", "reply", "subject")
 
-    def __init__(self, subject: bytes) -> None:
+    def __init__(self, subject: bytes = b"") -> None:
         self.subject = subject
         self.lock = locked()
         self.reply: RawMessage | None = None
         self.error: NatsError | None = None
 
-    def answer(self, raw: RawMessage) -> None:
+    def complete(self, raw: RawMessage | None, error: NatsError | None) -> None:
         self.reply = raw
-        self.lock.release()
-
-    def fail(self, error: NatsError) -> None:
         self.error = error
         self.lock.release()
 
 
-class RequestMux:
-    """The pending requests of one connection. Acts as a subscription: the reader calls deliver()."""
+class Requests(ReplyInbox[ReplyWaiter]):
+    """The requests of one connection. Opened by the first of them.
 
-    queue: str | None = None
+    `disconnected` does nothing: Link fails the requests that it noted when it detached the session. A request made
+    later is not lost, it waits for the next session.
+    """
 
-    def __init__(self, inbox: str, sid: bytes) -> None:
-        self.sid = sid
-        self.subject = f"{inbox}.*"
-        self.wire_subject = self.subject.encode()
-        self.prefix = f"{inbox}.".encode()
-        """A reply subject is this and a token of new_token()."""
-        self.pending: dict[bytes, PendingReply] = {}
-        """By token, what the reply to it is for. Whoever puts something in takes it out again."""
-        self._tokens: Callable[[], int] = itertools.count(1).__next__
-        self.denied: NatsError | None = None
-        """Why the server refused the inbox itself; until the next connection no request can be answered."""
+    def __init__(self, link: Link) -> None:
+        super().__init__(link.options.inbox_prefix)
+        self._link = link
+        self._opened = False  # the SUB is queued: what is published from now on comes after it
 
-    def new_token(self) -> bytes:
-        """The last token of a reply subject nobody else has."""
-        return b"%x" % self._tokens()
+    def request(
+        self, subject: bytes, payload: bytes, timeout: float | None, block: bytes | None = None
+    ) -> RawMessage:
+        """The raw reply to a request. A reply that says "no responders" is returned like any other."""
+        link = self._link
+        if not self._opened:
+            link.open(self)
+            self._opened = True
+        waiting = ReplyWaiter(subject)
+        reply, frame = self.new_reply(), None
+        wait = FOREVER if timeout is None else min(timeout, FOREVER)
+        ends_at = time.monotonic() + wait
+        try:
+            # Pending before it is sent: the reader thread may have the reply at once.
+            self.pending[reply] = waiting
+            if self.refused is not None:  # looked at second: denied() says so before it fails what is pending
+                link.check_usable()
+                raise self.refused.with_traceback(None)
+            frame, size = link.frame(subject, payload, reply, block)
+            raw = link.direct.exchange(link.outbox, frame, size, reply, self.sid, wait)
+            if raw is not None:
+                self.pending.pop(reply, None)
+                return raw
+            acquire(waiting.lock, max(0.0, ends_at - time.monotonic()))
+        except ConnectionClosedError:
+            link.check_usable()  # says what closed it
+            raise
+        finally:
+            # Given up or interrupted: the request must not be sent after a reconnect.
+            if self.pending.pop(reply, None) is not None and frame is not None:
+                link.outbox.withdraw(frame)
+        if waiting.reply is not None:
+            return waiting.reply
+        if waiting.error is not None:
+            link.outbox.withdraw(frame)
+            raise waiting.error.with_traceback(None)
+        raise TimeoutError(f"no reply on {subject.decode('utf-8', 'replace')!r} within {timeout} s")
 
-    def __len__(self) -> int:
-        return len(self.pending)
-
-    # --- reader thread ----------------------------------------------------------------------------
-
-    def deliver(self, messages: list[RawMessage], size: int) -> None:
-        start = len(self.prefix)
-        pop = self.pending.pop
-        for raw in messages:
-            slot = pop(raw[0][start:], None)
-            if slot is not None:
-                slot.answer(raw)
-
-    def fail(self, error: NatsError) -> None:
-        """The inbox's subscription was denied: no reply can reach us."""
-        self.denied = error
-        self.fail_all(error)
-
-    def waiting(self) -> list[bytes]:
-        """The tokens of all that wait at this moment."""
-        return list(self.pending)
-
-    def fail_all(self, error: NatsError, tokens: list[bytes] | None = None) -> None:
-        """Fail those that wait, or those of them whose tokens are given."""
-        self._fail(self.waiting() if tokens is None else tokens, error)
-
-    def fail_subject(self, subject: bytes, error: NatsError) -> None:
-        """The server denied a publish to `subject`: nobody will answer these."""
-        self._fail([token for token, slot in self.pending.copy().items() if slot.subject == subject], error)
-
-    def _fail(self, tokens: list[bytes], error: NatsError) -> None:
-        for token in tokens:
-            slot = self.pending.pop(token, None)
-            if slot is not None:
-                slot.fail(error)
-
-    # --- reconnect ----------------------------------------------------------------------------------
-
-    def remaining(self) -> int:
-        """Resubscribed without a limit."""
-        self.denied = None
-        return 0
+    def is_single_reply(self, events: list[Event]) -> bool:
+        """Reader thread: whether `events` is the reply to the only request, and nothing else."""
+        if len(events) != 1 or self.pending:
+            return False
+        event = events[0]
+        return type(event) is Run and event.sid == self.sid and len(event.messages) == 1

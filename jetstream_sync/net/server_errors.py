@@ -1,4 +1,4 @@
-"""What a server's `-ERR` text means: one table for the handshake and for a live connection."""
+"""Maps the text of a server's `-ERR` to an error, during the handshake and afterwards."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import re
 
 from ..errors import AuthorizationError, NatsError, PermissionsError, ProtocolError, StaleConnectionError
 
-# Lower-case beginnings of -ERR texts. After each of these the server closes the connection.
+# How -ERR texts begin, in lower case. The server closes the connection after each of these.
 _BY_PREFIX: tuple[tuple[str, type[NatsError]], ...] = (
     ("authorization violation", AuthorizationError),
     ("authentication timeout", AuthorizationError),
@@ -16,7 +16,7 @@ _BY_PREFIX: tuple[tuple[str, type[NatsError]], ...] = (
     ("stale connection", StaleConnectionError),
 )
 
-# The server stays open after these; everything else is followed by its EOF.
+# After these the server keeps the connection open. After any other -ERR it closes the connection.
 _STAYS_OPEN = (
     "permissions violation",
     "invalid subject",
@@ -31,7 +31,7 @@ _PERMISSION = re.compile(
 
 
 def server_error(text: str) -> NatsError:
-    """The error for an `-ERR` line's text (without its quotes)."""
+    """The error for the text of an `-ERR` line (without its quotes)."""
     match = _PERMISSION.match(text)
     if match:
         operation, subject, queue, _sid = match.groups()
@@ -46,5 +46,5 @@ def server_error(text: str) -> NatsError:
 
 
 def stays_open(text: str) -> bool:
-    """Whether the server keeps the connection after this `-ERR`."""
+    """Whether the server keeps the connection open after this `-ERR`."""
     return text.lower().startswith(_STAYS_OPEN)

@@ -1,7 +1,7 @@
-"""Which server to try next, and when. Pure: no sockets, no clock, no randomness but what is passed in.
+"""Which server to connect to next, and how long to wait before. No sockets, no clock; randomness is passed in.
 
-A pool holds the servers the user named and those the cluster advertised (`connect_urls`). Each round tries
-every server once; between rounds the wait grows exponentially with jitter up to a cap.
+A pool holds the servers that the user named and those that the cluster advertised (`connect_urls`). A round tries
+every server once. The wait between rounds grows exponentially, with jitter, up to a maximum.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from ..errors import AuthorizationError
 
 DEFAULT_PORT = 4222
 
-# So many in a row from the same server: its credentials will not get better, and it is given up.
+# After so many refusals in a row a server is removed: the credentials will not become valid.
 MAX_AUTHORIZATION_ERRORS = 2
 
 _BLANK_OR_CONTROL = re.compile(r"[\x00-\x20\x7f]")
 
 
 class ServerAddress(NamedTuple):
-    """Where a server is and what its URL said; credentials in it never show in repr."""
+    """The address of a server and the credentials of its URL, which repr() does not show."""
 
     host: str
     port: int
@@ -31,7 +31,7 @@ class ServerAddress(NamedTuple):
     user: str | None = None
     password: str | None = None
     tls_name: str | None = None
-    """The host name to verify when `host` is an address that another server advertised."""
+    """The host name that the certificate must have, where `host` is an IP address that a server advertised."""
 
     def __repr__(self) -> str:
         return f"ServerAddress({self.url!r})"
@@ -44,11 +44,15 @@ class ServerAddress(NamedTuple):
 
     @property
     def key(self) -> tuple[str, int]:
+        """Host and port: equal for URLs of the same server."""
         return (self.host.lower(), self.port)
 
 
 def parse_server(url: str) -> ServerAddress:
-    """A server URL such as `nats://user:pass@host:4222`, `tls://host` or plain `host:port`."""
+    """Parse a URL such as `nats://user:pass@host:4222`, `tls://host` or just `host:port`.
+
+    Raises ValueError, whose text has no credentials.
+    """
     text = url if "://" in url else f"nats://{url}"
     shown = redact(url)
     if _BLANK_OR_CONTROL.search(text):
@@ -56,7 +60,7 @@ def parse_server(url: str) -> ServerAddress:
     try:
         parts = urlsplit(text)
         port = parts.port
-    except ValueError:  # its text quotes what may be a password: not chained
+    except ValueError:  # not chained: its text may quote a password
         raise ValueError(f"not a server URL: {shown!r} (bad host or port)") from None
     if parts.scheme not in ("nats", "tls"):
         raise ValueError(f"server URL must start with nats:// or tls://: {shown!r}")
@@ -72,9 +76,9 @@ def parse_server(url: str) -> ServerAddress:
 
 
 def redact(url: str) -> str:
-    """`url` without what stands before the last `@`: credentials never reach an error text.
+    """`url` without its credentials, for error texts: everything before the last `@` is removed.
 
-    Where there is no `@`, a port that is no number goes, too: in `nats://user:password` it is none.
+    Without an `@`, a port that is not a number is removed as well: in `nats://user:password` it is a password.
     """
     scheme, separator, rest = url.partition("://") if "://" in url else ("", "", url)
     _, at_sign, host = rest.rpartition("@")
@@ -85,7 +89,7 @@ def redact(url: str) -> str:
 
 
 def parse_servers(urls: Iterable[str]) -> tuple[ServerAddress, ...]:
-    """Parse `urls`, dropping repetitions of one host and port."""
+    """Parse `urls`. Of several with the same host and port only the first is kept."""
     seen: dict[tuple[str, int], ServerAddress] = {}
     for url in urls:
         address = parse_server(url)
@@ -94,7 +98,7 @@ def parse_servers(urls: Iterable[str]) -> tuple[ServerAddress, ...]:
 
 
 class Server:
-    """One server in the pool and what happened with it."""
+    """A server of the pool, and how the attempts to connect to it went."""
 
     def __init__(self, address: ServerAddress, *, discovered: bool = False) -> None:
         self.address = address
@@ -103,12 +107,9 @@ class Server:
         self.authorization_failures = 0
         self.last_error: BaseException | None = None
 
-    def __repr__(self) -> str:
-        return f"<Server {self.address.url}>"
-
 
 class ServerPool:
-    """The servers to choose from. Owned by whichever thread connects; not thread-safe by itself."""
+    """The servers to choose from. Not thread-safe: it belongs to the thread that connects."""
 
     def __init__(
         self,
@@ -118,50 +119,48 @@ class ServerPool:
         max_attempts: int | None = None,
         rng: random.Random | None = None,
     ) -> None:
-        self._shuffled: Callable[[list[Server]], None] = (rng or random).shuffle
+        self._random = (rng or random) if shuffle else None
         self._max_attempts = max_attempts
-        self._shuffle = shuffle
-        self._servers = [Server(address) for address in addresses]
-        if shuffle:
-            self._shuffled(self._servers)
+        self._servers = self._in_order([Server(address) for address in addresses])
         self.current: Server | None = None
+
+    def _in_order(self, servers: list[Server]) -> list[Server]:
+        """`servers` in the order in which to try them."""
+        return servers if self._random is None else self._random.sample(servers, len(servers))
 
     @property
     def servers(self) -> list[Server]:
         return list(self._servers)
 
     def round(self) -> list[Server]:
-        """All servers in the order to try them: the current (just lost) one last."""
+        """All servers in the order in which to try them. The current one, which was just lost, comes last."""
         if self.current in self._servers:
             self._servers.remove(self.current)
             self._servers.append(self.current)
         return list(self._servers)
 
     def connected(self, server: Server) -> None:
-        """`server` took us in: forget its failures."""
+        """The connection to `server` is established: reset its failures."""
         server.failures = server.authorization_failures = 0
         server.last_error = None
         self.current = server
 
     def failed(self, server: Server, error: BaseException, *, reconnecting: bool) -> None:
-        """Note a failed attempt; while reconnecting a server that used up its chances leaves the pool."""
+        """Record a failed attempt. While reconnecting, a server that has failed too often is removed."""
         server.failures += 1
         server.last_error = error
-        if isinstance(error, AuthorizationError):
-            server.authorization_failures += 1
-        else:
-            server.authorization_failures = 0
+        refused = isinstance(error, AuthorizationError)
+        server.authorization_failures = server.authorization_failures + 1 if refused else 0
         spent = self._max_attempts is not None and server.failures >= self._max_attempts
         if reconnecting and (spent or server.authorization_failures >= MAX_AUTHORIZATION_ERRORS):
             self._servers.remove(server)
 
     def advertise(self, urls: Iterable[object]) -> bool:
-        """Take over the cluster's `connect_urls`; True when a server was new.
+        """Add the servers of the cluster's `connect_urls`; True when one of them is new.
 
-        Discovered servers that are no longer advertised leave, except the one in use. A list without any
-        address tells nothing (a server may not advertise, or talk nonsense): it changes nothing.
+        Discovered servers that are no longer advertised are removed, except the current one. A list without a
+        valid address is ignored: not every server advertises others.
         """
-        origin = self.current.address if self.current else None
         advertised = {address.key: address for address in map(_lenient_address, urls) if address is not None}
         if not advertised:
             return False
@@ -172,18 +171,24 @@ class ServerPool:
         ]
         known = {server.address.key for server in self._servers}
         fresh = [
-            Server(_inherit(address, origin), discovered=True)
+            Server(self._complete(address), discovered=True)
             for key, address in advertised.items()
             if key not in known
         ]
-        if self._shuffle:
-            self._shuffled(fresh)
-        self._servers.extend(fresh)
+        self._servers += self._in_order(fresh)
         return bool(fresh)
+
+    def _complete(self, address: ServerAddress) -> ServerAddress:
+        """An advertised address, which has no scheme or credentials, with those of the advertising server."""
+        if self.current is None:
+            return address
+        origin = self.current.address
+        name = (origin.tls_name or origin.host) if _is_ip(address.host) else None
+        return origin._replace(host=address.host, port=address.port, tls_name=name)
 
 
 def _lenient_address(url: object) -> ServerAddress | None:
-    """An advertised address, or None: a malformed one is the cluster's mistake, not a reason to fail."""
+    """An advertised address, or None when it is malformed: that must not end the connection."""
     if not isinstance(url, str):
         return None
     try:
@@ -192,27 +197,13 @@ def _lenient_address(url: object) -> ServerAddress | None:
         return None
 
 
-def _inherit(address: ServerAddress, origin: ServerAddress | None) -> ServerAddress:
-    """Advertised addresses carry no scheme, credentials or host name: those of the advertising server hold."""
-    if origin is None:
-        return address
-    return ServerAddress(
-        host=address.host,
-        port=address.port,
-        tls=origin.tls,
-        user=origin.user,
-        password=origin.password,
-        tls_name=(origin.tls_name or origin.host) if _is_ip(address.host) else None,
-    )
-
-
 def _is_ip(host: str) -> bool:
-    """Clusters often advertise bare addresses, which no certificate names."""
+    """Whether `host` is an IP address. Clusters often advertise those, and certificates rarely name them."""
     return ":" in host or all(part.isdecimal() for part in host.split("."))
 
 
 class Backoff:
-    """Waits between rounds: none before the first, then exponential with jitter up to a cap."""
+    """The waits before each round: none before the first, then exponential with jitter up to a maximum."""
 
     def __init__(self, first: float, most: float, jitter: float, rng: random.Random | None = None) -> None:
         self._first = first
@@ -226,11 +217,10 @@ class Backoff:
 
     def next_wait(self) -> float:
         """Seconds to wait before the next round."""
-        wait = 0.0
-        if self._round > 0:
-            # 2**30 times any sensible first wait is far beyond the cap; the bound only avoids huge integers.
-            # The cap leaves room for the jitter: no wait is longer than the longest asked for.
-            wait = min(self._most / (1 + self._jitter), self._first * 2.0 ** min(self._round - 1, 30))
-            wait *= 1 + self._between(-self._jitter, self._jitter)
         self._round += 1
-        return wait
+        if self._round == 1:
+            return 0.0
+        # The bound of 30 only avoids huge numbers: 2**30 times any sensible first wait exceeds the maximum. The
+        # maximum leaves room for the jitter: no wait is longer than `most`.
+        wait = min(self._most / (1 + self._jitter), self._first * 2.0 ** min(self._round - 2, 30))
+        return wait * (1 + self._between(-self._jitter, self._jitter))

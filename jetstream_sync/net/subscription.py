@@ -1,8 +1,10 @@
-"""A subscription: a sid, a mailbox and its limits.
+"""A subscription: what users hold, and its receiver with the mailbox, the limits and the callback thread.
 
-The reader thread calls deliver(), callers take messages out of the mailbox. Counting of what is buffered is done
-by the reader alone, from the mailbox's length and a ledger of delivered runs, so that taking a message costs the
-caller nothing but the deque's own popleft.
+js-reader calls deliver(). It alone counts what is buffered, from the mailbox's length and a ledger of runs: taking
+a message costs the consuming thread nothing but the deque's own popleft. js-sub-<sid>, with a callback only, takes
+messages and calls back. It ends when the mailbox is closed, which every end of a subscription does: unsubscribe,
+drain, the limit, a denial, the connection's end. There is no lock here but the mailbox's own; the auto-unsubscribe
+limit is guarded by Link's.
 """
 
 from __future__ import annotations
@@ -11,25 +13,28 @@ import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from datetime import timedelta
-from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from .._deadline import Deadline, seconds
-from .._threads import Mailbox, join_quietly, spawn
+from .._threads import Mailbox, join, join_quietly, spawn
 from ..errors import (
     ConnectionClosedError,
     DrainTimeoutError,
     NatsError,
+    PermissionsError,
     SlowConsumerError,
     SubscriptionClosedError,
+    TimeoutError,
 )
 from ..protocol.parser import RawMessage
 from .message import Message
+from .options import drain_timeout
+from .receiver import JOIN_SECONDS, Receiver
 
 if TYPE_CHECKING:
-    from .connection import Connection
+    from .link import Link
 
 log = logging.getLogger("jetstream_sync")
 
@@ -37,36 +42,30 @@ DEFAULT_PENDING_MSGS = 524288
 DEFAULT_PENDING_BYTES = 128 * 1024 * 1024
 
 
-class Subscription:
-    """Made by `Connection.subscribe()`. Thread-safe; several threads may take messages from one subscription.
+class Inbound(Receiver):
+    """The receiver of a subscription: its mailbox, its limits, its callback thread."""
 
-    Iterating blocks for each message and ends when the subscription is unsubscribed, drained or its connection
-    closed; it raises when the server denied the subscription or an error ended the connection.
-    """
+    drains = True
 
     def __init__(
         self,
-        nc: Connection,
-        sid: bytes,
-        subject: str,
+        link: Link,
         wire_subject: bytes,
-        *,
-        queue: str | None = None,
         wire_queue: bytes | None = None,
-        pending_msgs_limit: int = DEFAULT_PENDING_MSGS,
-        pending_bytes_limit: int = DEFAULT_PENDING_BYTES,
+        msgs_limit: int = DEFAULT_PENDING_MSGS,
+        bytes_limit: int = DEFAULT_PENDING_BYTES,
     ) -> None:
-        self._nc = nc
-        self.sid = sid
-        self.subject = subject
-        self.queue = queue
+        self.link = link
         self.wire_subject = wire_subject
         self.wire_queue = wire_queue
-        self.mailbox: Mailbox[RawMessage] = Mailbox(before_wait=nc._outbox.flush)
+        self.mailbox: Mailbox[RawMessage] = Mailbox(before_wait=link.outbox.flush)
         self.last_arrival = time.monotonic()
         """When the newest message came; heartbeats are judged by this, not by when it is taken."""
-        self._msgs_limit = pending_msgs_limit if pending_msgs_limit > 0 else 1 << 62
-        self._bytes_limit = pending_bytes_limit if pending_bytes_limit > 0 else 1 << 62
+        self.draining = False  # set before the UNSUB of a drain: a reconnect must not subscribe again
+        self.has_callback = False
+        self._thread: threading.Thread | None = None
+        self._msgs_limit = msgs_limit if msgs_limit > 0 else 1 << 62
+        self._bytes_limit = bytes_limit if bytes_limit > 0 else 1 << 62
         # Written by the reader thread only:
         self._received = 0
         self._accepted = 0
@@ -74,116 +73,31 @@ class Subscription:
         self._ledger: deque[tuple[int, int]] = deque()  # (accepted so far, bytes) of each run
         self._slow = False
         self.dropped = 0
-        # Guarded by the connection's lock:
+        # Written under Link's lock:
         self._limit = 0
-        self.draining = False  # UNSUB was sent: a reconnect must not subscribe again
-        self._thread: threading.Thread | None = None
-
-    # --- taking messages ----------------------------------------------------------------------------
-
-    def next_msg(self, timeout: float | timedelta | None = 1.0) -> Message:
-        """The next message. Blocks up to `timeout` seconds (None: for ever).
-
-        Raises TimeoutError when none came, SubscriptionClosedError after unsubscribe or drain,
-        ConnectionClosedError, PermissionsError when the server denied the subscription.
-        """
-        self._nc._check_process()
-        self._check_synchronous()
-        return self._take(seconds(timeout))
-
-    def __iter__(self) -> Iterator[Message]:
-        self._nc._check_process()
-        self._check_synchronous()
-        take = self._take
-        while True:
-            try:
-                message = take()
-            except SubscriptionClosedError:
-                return
-            except ConnectionClosedError:
-                if self._nc._failed:
-                    raise
-                return
-            yield message
-
-    def _take(self, timeout: float | None = None) -> Message:
-        """The next message for the user: the one way out of the mailbox."""
-        return Message(self.mailbox.get(timeout), self._nc)
-
-    def _check_synchronous(self) -> None:
-        if self._thread is not None:
-            raise NatsError("this subscription has a callback: its messages go there")
-
-    # --- ending -------------------------------------------------------------------------------------
-
-    def unsubscribe(self, limit: int = 0) -> None:
-        """Stop receiving: at once, dropping what is buffered, or after `limit` messages in all. Idempotent."""
-        if limit < 0:
-            raise ValueError(f"limit must not be negative: {limit}")
-        self._nc._unsubscribe(self, limit)
-
-    def drain(self, timeout: float | timedelta | None = None) -> None:
-        """Stop receiving, but keep what the server has sent already.
-
-        Blocks until all of that has arrived and, with a callback, until it has been handled; without one, the
-        messages left can still be taken. Raises DrainTimeoutError.
-        """
-        self._nc._check_process()
-        deadline = Deadline(self._nc._drain_timeout(timeout))
-        self._nc._start_drain(self)
-        self._nc._finish_drain([self], deadline)
-
-    def wait_handled(self, deadline: Deadline) -> None:
-        """Block until the callback thread, if any, has handled everything and ended."""
-        thread = self._thread
-        if thread is None or thread is threading.current_thread():
-            return
-        thread.join(deadline.wait_time())
-        if thread.is_alive():
-            raise DrainTimeoutError(f"the callback of {self.subject!r} did not finish in time")
-
-    def __enter__(self) -> Subscription:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if not self._nc._forked:
-            self.unsubscribe()
-
-    # --- facts --------------------------------------------------------------------------------------
 
     @property
-    def pending_msgs(self) -> int:
-        """Messages received and not yet taken."""
-        return len(self.mailbox)
-
-    @property
-    def pending_bytes(self) -> int:
-        """Bytes (headers and payloads) of the messages received and not yet taken."""
-        return sum(map(_size, self.mailbox.snapshot()))
+    def subject(self) -> str:
+        return self.wire_subject.decode("utf-8", "surrogateescape")
 
     @property
     def delivered(self) -> int:
         """Messages taken so far."""
         return self._accepted - len(self.mailbox) - self.mailbox.discarded
 
-    def __repr__(self) -> str:
-        queue = f" queue={self.queue!r}" if self.queue else ""
-        return f"<{type(self).__name__} {self.subject!r}{queue} pending={self.pending_msgs}>"
-
-    # --- the connection's side ------------------------------------------------------------------------
+    def take(self, timeout: float | None = None) -> Message:
+        """The next message for the user: the one way out of the mailbox."""
+        return Message(self.mailbox.get(timeout), self.link)
 
     def start_callback(self, callback: Callable[[Any], Any]) -> None:
-        """Handle messages on a thread of this subscription's own.
-
-        It blocks in the mailbox and in user code, and ends when the mailbox is closed: by unsubscribe, drain,
-        the limit, a denial, or the connection's end — each of them closes the mailbox.
-        """
+        """Have js-sub-<sid> handle the messages. Call it with no lock held."""
+        self.has_callback = True
         self._thread = spawn(f"sub-{self.sid.decode()}", self._run_callback, callback)
+        if self.mailbox.closed:
+            self.join(JOIN_SECONDS)  # the thread that closed it found none to join
 
     def _run_callback(self, callback: Callable[[Any], Any]) -> None:
-        take = self._take
+        take = self.take
         while True:
             try:
                 message = take()
@@ -192,15 +106,43 @@ class Subscription:
             try:
                 callback(message)
             except Exception as error:  # noqa: BLE001 - user code may raise anything; the subscription goes on
-                self._nc._report(error)
+                self.link.report(error)
             except BaseException:  # sys.exit() in a callback must not end its subscription in silence
                 log.exception("the callback of %r raised", self.subject)
 
+    def end(self, reason: NatsError, *, discard: bool = False) -> None:
+        """Remove the interest, finish, and wait a moment for the callback thread. May be repeated."""
+        try:
+            self.link.close(self)
+            self.finish(reason, discard=discard)
+            self.join(JOIN_SECONDS)
+        except BaseException:  # a signal handler raised in the midst of it: begin anew
+            self.link.close(self)
+            self.finish(reason, discard=discard)
+            raise
+
+    def finish(self, reason: NatsError, *, discard: bool = False) -> None:
+        """No further message but what is buffered (unless `discard`). Any thread; never blocks."""
+        self.mailbox.close(reason, discard=discard)
+
+    def wait_handled(self, deadline: Deadline) -> None:
+        """Block until the callback thread, if any, has handled everything and ended."""
+        thread = self._thread
+        if thread is None or thread.ident == threading.get_ident():
+            return
+        if not join(thread, deadline.wait_time()):
+            raise DrainTimeoutError(f"the callback of {self.subject!r} did not finish in time")
+
+    def join(self, timeout: float) -> None:
+        join_quietly(self._thread, timeout)
+
+    # --- reader thread ----------------------------------------------------------------------------------
+
     def deliver(self, messages: list[RawMessage], size: int) -> None:
-        """Reader thread: put a run of messages into the mailbox, within the limits."""
+        """Put a run of messages into the mailbox, within the limits."""
         self.last_arrival = time.monotonic()
         if self._limit and self._received + len(messages) > self._limit:
-            del messages[self._limit - self._received :]
+            del messages[max(0, self._limit - self._received) :]
         self._received += len(messages)
         taken = self._accepted - len(self.mailbox)
         ledger = self._ledger
@@ -216,9 +158,15 @@ class Subscription:
         ledger.append((self._accepted, size))
         self._held += size
         if not self.mailbox.put_run(messages):
-            self._accepted -= len(messages)  # closed meanwhile: nobody will take them
+            self._accepted -= len(messages)  # closed meanwhile: no thread will take them
         if self._limit and self._received >= self._limit:
-            self.finish_limit()
+            self._complete(SubscriptionClosedError(f"the limit of {self._limit} messages is reached"))
+
+    def insert(self, mark: RawMessage) -> None:
+        """Add something of the library's own, past the limits and counted like a message."""
+        self._accepted += 1
+        if not self.mailbox.put(mark):
+            self._accepted -= 1
 
     def _recount_first_run(self) -> None:
         """Count what is left of the oldest run: the ledger has it in full until its last message is taken."""
@@ -228,11 +176,6 @@ class Subscription:
             left = sum(map(_size, buffered[: max(0, end - self._accepted + len(buffered))]))
             self._ledger[0] = (end, left)
             self._held += left - size
-
-    def finish_limit(self) -> None:
-        """All messages of the auto-unsubscribe limit have come: what is buffered can still be taken."""
-        self._nc._forget(self)
-        self.close(SubscriptionClosedError(f"the limit of {self._limit} messages is reached"))
 
     def _fit(self, messages: list[RawMessage]) -> tuple[list[RawMessage], int]:
         """The messages of a run that fit; the rest is dropped and counted, and reported once per episode."""
@@ -248,39 +191,167 @@ class Subscription:
         lost = len(messages) - len(fitting)
         if lost:
             self.dropped += lost
-            self._nc._count_dropped(lost)
+            self.link.dropped(lost)
             if not self._slow:
                 self._slow = True
-                self._nc._report(SlowConsumerError(self.subject, self.dropped, len(self.mailbox)))
+                self.link.report(SlowConsumerError(self.subject, self.dropped, len(self.mailbox)))
         return fitting, used
 
+    def denied(self, error: PermissionsError) -> None:
+        self._complete(error)
+
+    def closed(self, error: NatsError) -> None:
+        self.finish(error, discard=True)
+
+    def _complete(self, reason: NatsError) -> None:
+        """The server has ended the interest; what is buffered can still be taken."""
+        self.completed = True
+        self.link.close(self)
+        self.finish(reason)
+
     def remaining(self) -> int:
-        """For a resubscription: the messages left of an auto-unsubscribe limit, 0 for no limit, -1 for none."""
         if self.draining:
             return -1
         if not self._limit:
             return 0
         return self._limit - self._received or -1
 
-    def set_limit(self, limit: int) -> bool:
-        """Requires the connection's lock. False when that many have come already.
+    def set_limit(self, count: int) -> bool:
+        # Set first, looked at second: deliver() counts first and looks at the limit second, so one of the two
+        # notices that the limit is reached.
+        self._limit = count
+        return self._received < count
 
-        Set first, looked at second: deliver() counts first and looks at the limit second, so one of the two
-        notices that the limit is reached.
+
+def drain(link: Link, inbounds: Sequence[Inbound], deadline: Deadline) -> None:
+    """End subscriptions in order: all that the server sent before arrives, then callbacks handle it.
+
+    Without a callback the messages left can still be taken. Raises DrainTimeoutError.
+    """
+    told = False
+    try:
+        for inbound in inbounds:
+            inbound.draining = True
+        link.drain(list(inbounds), deadline)
+        told = True
+    except NatsError as error:
+        told = True
+        if isinstance(error, TimeoutError):
+            raise DrainTimeoutError("the server did not answer while draining") from error
+        raise
+    finally:
+        for inbound in inbounds:
+            # A second UNSUB is needed only where an exception of a signal handler may have cut off the first.
+            inbound.completed = told
+            link.close(inbound)
+            inbound.finish(SubscriptionClosedError("the subscription was drained"))
+    for inbound in inbounds:
+        inbound.wait_handled(deadline)
+
+
+class Subscription:
+    """Made by `Connection.subscribe()`. Thread-safe; several threads may take messages from one subscription.
+
+    Iterating blocks for each message and ends when the subscription is unsubscribed, drained or its connection
+    closed; it raises when the server denied the subscription or an error ended the connection.
+    """
+
+    def __init__(self, inbound: Inbound) -> None:
+        self._inbound = inbound
+
+    def next_msg(self, timeout: float | timedelta | None = 1.0) -> Message:
+        """The next message. Blocks up to `timeout` seconds (None: for ever).
+
+        Raises TimeoutError when none came, SubscriptionClosedError after unsubscribe or drain,
+        ConnectionClosedError, PermissionsError when the server denied the subscription.
         """
-        self._limit = limit
-        return self._received < limit
+        inbound = self._inbound
+        if inbound.has_callback or inbound.link.forked:
+            self._check_synchronous()  # raises
+        return inbound.take(seconds(timeout))
 
-    def fail(self, error: NatsError) -> None:
-        """Reader thread: the server denied this subscription."""
-        self._nc._forget(self)
-        self.close(error)
+    def __iter__(self) -> Iterator[Message]:
+        self._check_synchronous()
+        link, take = self._inbound.link, self._inbound.take
+        while True:
+            try:
+                message = take()
+            except SubscriptionClosedError:
+                return
+            except ConnectionClosedError:
+                if link.failed:
+                    raise
+                return
+            yield message
 
-    def close(self, reason: NatsError, *, discard: bool = False) -> None:
-        self.mailbox.close(reason, discard=discard)
+    def _check_synchronous(self) -> None:
+        self._inbound.link.check_process()
+        if self._inbound.has_callback:
+            raise NatsError("this subscription has a callback: its messages go there")
 
-    def join(self, timeout: float) -> None:
-        join_quietly(self._thread, timeout)
+    def unsubscribe(self, limit: int = 0) -> None:
+        """Stop receiving: at once, dropping what is buffered, or after `limit` messages in all. Idempotent."""
+        if limit < 0:
+            raise ValueError(f"limit must not be negative: {limit}")
+        inbound = self._inbound
+        link = inbound.link
+        link.check_process()
+        goes_on = limit > 0 and link.limit(inbound, limit)
+        link.outbox.flush()
+        if not goes_on:
+            inbound.end(SubscriptionClosedError("the subscription was unsubscribed"), discard=not limit)
+
+    def drain(self, timeout: float | timedelta | None = None) -> None:
+        """Stop receiving, but keep what the server has sent already.
+
+        Blocks until all of that has arrived and, with a callback, until it has been handled; without one, the
+        messages left can still be taken. Raises DrainTimeoutError.
+        """
+        link = self._inbound.link
+        link.check_process()
+        drain(link, [self._inbound], Deadline(drain_timeout(link.options, timeout)))
+
+    def __enter__(self) -> Subscription:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: Any) -> None:
+        if not self._inbound.link.forked:
+            self.unsubscribe()
+
+    @property
+    def subject(self) -> str:
+        """The subject it is subscribed to."""
+        return self._inbound.subject
+
+    @property
+    def queue(self) -> str | None:
+        """The queue group it belongs to, if any."""
+        queue = self._inbound.wire_queue
+        return None if queue is None else queue.decode("utf-8", "surrogateescape")
+
+    @property
+    def pending_msgs(self) -> int:
+        """Messages received and not yet taken."""
+        return len(self._inbound.mailbox)
+
+    @property
+    def pending_bytes(self) -> int:
+        """Bytes (headers and payloads) of the messages received and not yet taken."""
+        return sum(map(_size, self._inbound.mailbox.snapshot()))
+
+    @property
+    def delivered(self) -> int:
+        """Messages taken so far."""
+        return self._inbound.delivered
+
+    @property
+    def dropped(self) -> int:
+        """Messages dropped because the limits of what may be pending were reached."""
+        return self._inbound.dropped
+
+    def __repr__(self) -> str:
+        queue = f" queue={self.queue!r}" if self.queue else ""
+        return f"<{type(self).__name__} {self.subject!r}{queue} pending={self.pending_msgs}>"
 
 
 def _size(raw: RawMessage) -> int:

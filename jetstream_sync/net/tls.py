@@ -1,33 +1,49 @@
-"""The byte pipe to one server, encrypted. Imported when TLS is wanted only: loading OpenSSL is a good part of the
+"""The byte pipe to one server, encrypted. Imported only when TLS is wanted: loading OpenSSL is a good part of the
 time that importing the library takes.
 
-TLS runs over memory buffers instead of `ssl.SSLSocket`: one OpenSSL object must not be used by two threads at
-once, and a blocking `SSLSocket.recv` in the reader would either race with a sender or shut it out. Here the
-socket itself is read and written without a lock, and only the in-memory encryption step takes one.
+TLS runs over memory buffers: one OpenSSL object must not be used by two threads at once, and a blocking
+`SSLSocket.recv` in the reader would either race with a sender or shut it out.
+
+Signals: a handler may raise in the sending thread between any two instructions. What it interrupts must neither be
+lost nor sent twice, for a missing or repeated record ends the session. A message passes through four places:
+`outgoing` (plain text), OpenSSL's output buffer, `_records`, the wire's `outgoing`. Each step from one to the next
+either is one call into C or plain stores, after which no handler can run in between. The encryption is the
+exception: Python runs handlers inside `SSLObject.write`, after OpenSSL has done its work, so an exception from
+there does not say whether the message was encrypted. The length of OpenSSL's output does: it is noted before
+(`_mark`), and the next thread that uses the session compares it (`_settle`).
 """
 
 from __future__ import annotations
 
-import socket
+import contextlib
 import ssl
 from _thread import allocate_lock
+from collections.abc import Callable
 
 from .._deadline import Deadline
-from .transport import DONTWAIT, RECV_SIZE, PlainTransport, recv_some, send_all
+from .transport import RECV_SIZE, DirectRecv, Transport, send_all
+
+_ALL = (-1,)  # of what a memory buffer holds
 
 
-class TLSTransport(PlainTransport):
-    """A TCP socket with TLS in memory. `outgoing` is plain text; what is sent is its encrypted form."""
+class TLSTransport:
+    """TLS in memory over another transport. `outgoing` is plain text; what is sent is its encrypted form."""
 
-    encrypted = True
+    direct_recv: DirectRecv | None = None
 
-    def __init__(self, sock: socket.socket, context: ssl.SSLContext, server_hostname: str) -> None:
-        super().__init__(sock)
+    def __init__(self, wire: Transport, context: ssl.SSLContext, server_hostname: str) -> None:
+        self.outgoing = b""
+        self._wire = wire
+        self.wait_readable, self.wait_writable = wire.wait_readable, wire.wait_writable
+        self.finish, self.abort, self.close = wire.finish, wire.abort, wire.close
         self._incoming = ssl.MemoryBIO()
         self._encrypted = ssl.MemoryBIO()
+        self._take_encrypted = self._encrypted.read
         self._tls = context.wrap_bio(self._incoming, self._encrypted, server_hostname=server_hostname)
-        self._tls_lock = allocate_lock()  # guards the OpenSSL object; never held across a socket call
-        self._wire = PlainTransport(sock)
+        self._lock = allocate_lock()  # guards the OpenSSL object and its buffers; never held across a socket call
+        self._mark: int | None = None
+        """The length of OpenSSL's output before `outgoing` began to be encrypted; None when it did not begin."""
+        self._records: list[bytes] = []  # taken out of OpenSSL's output, not yet given to the wire
         self._ended = False  # the server said that nothing more comes
 
     def handshake(self, deadline: Deadline) -> None:
@@ -39,35 +55,38 @@ class TLSTransport(PlainTransport):
             except ssl.SSLWantReadError:
                 done = False
             except ssl.SSLError:
-                self._send_alert()
+                # The server is told why its certificate was refused, as far as that goes without waiting.
+                self._wire.outgoing = self._encrypted.read()
+                with contextlib.suppress(OSError):
+                    self._wire.flush_now()
                 raise
-            send_all(self.sock, self._encrypted.read(), deadline)
+            send_all(self._wire, self._encrypted.read(), deadline)
             if done:
                 return
-            data = recv_some(self.sock, deadline)
+            data = self._wire.recv_some(deadline)
             if not data:
                 raise ConnectionResetError("the server closed the connection during the TLS handshake")
             self._incoming.write(data)
 
-    def _send_alert(self) -> None:
-        """Tell the server why its certificate was refused, as far as that goes without waiting."""
-        alert = self._encrypted.read()
-        try:
-            self.sock.send(alert, DONTWAIT)
-        except OSError:
-            pass  # a courtesy only: the error that is being raised is what counts
-
     def recv(self) -> bytes:
+        return self._receive(self._wire.recv)
+
+    def recv_some(self, deadline: Deadline) -> bytes:
+        return self._receive(self._wire.recv_some, deadline)
+
+    def _receive(self, recv: Callable[..., bytes], *args: Deadline) -> bytes:
         while not self._ended:
-            plain = self.absorb(self.sock.recv(RECV_SIZE))
+            plain = self._decrypt(recv(*args))
             if plain:
                 return plain
         return b""
 
-    def absorb(self, data: bytes) -> bytes:
-        """Decrypt what the socket gave (b"" at its end), together with what was left of earlier calls."""
+    def _decrypt(self, data: bytes) -> bytes:
+        """Decrypt what the wire gave (b"" at its end), together with what was left of earlier calls."""
         chunks: list[bytes] = []
-        with self._tls_lock:
+        with self._lock:
+            if self._mark is not None:
+                self._settle()
             if data:
                 self._incoming.write(data)
             else:
@@ -79,33 +98,42 @@ class TLSTransport(PlainTransport):
                 self._ended = True
             except ssl.SSLWantReadError:
                 pass
-            except (ssl.SSLEOFError, ssl.SSLZeroReturnError):
+            except ssl.SSLError as error:
                 self._ended = True
-            except ssl.SSLError:
-                if not chunks:
+                if not chunks and not isinstance(error, (ssl.SSLEOFError, ssl.SSLZeroReturnError)):
                     raise
-                self._ended = True
         return b"".join(chunks)
 
     def flush_now(self) -> bool:
-        try:
-            if self.outgoing and not self._wire.outgoing:
-                with self._tls_lock:
-                    self._tls.write(self.outgoing)
-                    self._wire.outgoing = self._encrypted.read()
-                self.outgoing = b""
-            return self._wire.flush_now()
-        except BaseException:
-            # A signal handler raised between encrypting and sending: a record may be lost, so this pipe
-            # must not be used further.
-            self.abort()
-            raise
+        wire = self._wire
+        if wire.outgoing and not wire.flush_now():
+            return False
+        with self._lock:
+            if self._mark is not None:
+                self._settle()
+            if self.outgoing:
+                self._mark = self._encrypted.pending
+                self._tls.write(self.outgoing)
+                self.outgoing, self._mark = b"", None
+            # Also what OpenSSL itself has to say, such as a change of keys.
+            records = self._records
+            records.extend(map(self._take_encrypted, _ALL))
+            data = records[0] if len(records) == 1 else b"".join(records)
+            wire.outgoing, self._records = data, []
+        return wire.flush_now()
+
+    def _settle(self) -> None:
+        """Find out whether an encryption that a signal handler interrupted has taken place."""
+        assert self._lock.locked()
+        assert self._mark is not None
+        if self._encrypted.pending > self._mark:
+            self.outgoing, self._mark = b"", None
+        else:
+            self._mark = None
 
 
-def start_tls(
-    sock: socket.socket, context: ssl.SSLContext | None, hostname: str, deadline: Deadline
-) -> TLSTransport:
-    """Put TLS on a connected socket and run the handshake."""
-    transport = TLSTransport(sock, context or ssl.create_default_context(), hostname)
+def start_tls(wire: Transport, context: ssl.SSLContext | None, hostname: str, deadline: Deadline) -> TLSTransport:
+    """Put TLS on a connected transport and run the handshake."""
+    transport = TLSTransport(wire, context or ssl.create_default_context(), hostname)
     transport.handshake(deadline)
     return transport

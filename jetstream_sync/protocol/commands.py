@@ -1,4 +1,4 @@
-"""What the client says, as bytes. Arguments were validated before: nothing is checked here."""
+"""The client's protocol lines, as bytes. Callers validate the arguments; nothing is checked here."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-__all__ = ["PING", "PONG", "connect", "publish", "subscribe", "unsubscribe"]
+__all__ = ["PING", "PONG", "connect", "payload_bytes", "publish", "subscribe", "unsubscribe"]
 
 Payload = bytes | bytearray | memoryview
 
@@ -22,7 +22,9 @@ def connect(options: Mapping[str, Any]) -> bytes:
 def publish(subject: bytes, payload: Payload, reply: bytes | None = None, headers: bytes | None = None) -> bytes:
     """PUB, or HPUB when `headers` (an encoded block) is given."""
     if not isinstance(payload, bytes):
-        payload = bytes(payload)  # what is sent later must not change; and len() of a memoryview counts items
+        # A copy: the caller may change its buffer before the frame is sent. And len() of a memoryview counts
+        # items.
+        payload = bytes(payload)
     size = len(payload)
     if headers is None:
         if reply is None:
@@ -35,6 +37,16 @@ def publish(subject: bytes, payload: Payload, reply: bytes | None = None, header
     return b"HPUB %b %b %d %d\r\n%b%b\r\n" % (subject, reply, header_size, size, headers, payload)
 
 
+def payload_bytes(payload: Any) -> bytes:
+    """A payload that is bytes-like, as bytes. Raises TypeError for anything else."""
+    if isinstance(payload, str):
+        raise TypeError("payload must be bytes, not str: encode it first, for example text.encode()")
+    try:
+        return bytes(memoryview(payload))
+    except TypeError:
+        raise TypeError(f"payload must be bytes-like, not {type(payload).__name__}") from None
+
+
 def subscribe(subject: bytes, sid: bytes, queue: bytes | None = None) -> bytes:
     """SUB, in the queue group `queue` if one is given."""
     if queue is None:
@@ -43,7 +55,7 @@ def subscribe(subject: bytes, sid: bytes, queue: bytes | None = None) -> bytes:
 
 
 def unsubscribe(sid: bytes, limit: int = 0) -> bytes:
-    """UNSUB at once, or after `limit` messages in all (counted from the subscription's start)."""
+    """UNSUB: at once, or after `limit` messages in all, counted from the start of the subscription."""
     if limit > 0:
         return b"UNSUB %b %d\r\n" % (sid, limit)
     return b"UNSUB %b\r\n" % sid

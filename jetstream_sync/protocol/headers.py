@@ -1,8 +1,8 @@
 """Message headers: the mapping users see, its wire format, and the status on the version line.
 
-Reading is lenient, because a stream may hold header blocks that no client would write today, and each of
-them must stay readable. Writing is strict, because a CR or LF in a header would end it early.
-ADR-4: names are case preserving; blanks around a value are not part of it.
+Reading is lenient: a stream may hold header blocks that no client would write today, and they must stay
+readable. Writing is strict: a CR or LF in a header would end it early.
+ADR-4: the case of a name is preserved; blanks around a value are not part of the value.
 """
 
 from __future__ import annotations
@@ -13,46 +13,47 @@ from typing import Any, NamedTuple
 
 from ..errors import BadHeaderError
 
-__all__ = ["HeaderSource", "Headers", "Status", "encode_headers", "header_value", "status_of"]
+__all__ = ["HeaderSource", "Headers", "Status", "encode_headers", "header_value", "is_no_responders", "status_of"]
 
 VERSION_LINE = b"NATS/1.0\r\n"
 
 # ADR-4: a name is made of printable ASCII (33 to 126) without the colon.
 _NAME = re.compile(r"[!-9;-~]+")
 _FORBIDDEN_IN_VALUE = re.compile(r"[\r\n\0]")
-# Go's client and the server read a status only behind this version, so an unknown one has none.
+# Only this version is followed by a status, as for the server and the Go client.
 _STATUS = re.compile(rb"NATS/1\.0[ \t]+([0-9]{3})(?:[ \t]+([^\r\n]*))?(?:\r?\n|\Z)")
 
 
 class Status(NamedTuple):
-    """A status the server put on the version line, as `404 No Messages`."""
+    """A status that the server puts on the version line, such as `404 No Messages`."""
 
     code: int
     description: str
 
 
 class Headers(MutableMapping[str, str]):
-    """Header names and values. Names are looked up in any case and keep the case they were given in.
+    """Header names and values, as a mapping. Look-up ignores case; a name keeps the case it was set with.
 
-    A name may have several values: `headers[name]` and `get` give the first, `get_all` gives them all, and
-    `headers[name] = value` replaces them all. Iterating yields each name once. Equal to any mapping with the
-    same names (in any case) and values. Not thread-safe while it is changed; picklable.
+    A name may have several values: `headers[name]` and `get` return the first, `get_all` returns all of them, and
+    `headers[name] = value` replaces all of them. Iteration yields each name once. Headers are equal to any mapping
+    with the same names (ignoring case) and values. They can be pickled. Threads must not change them at once.
     """
 
     __slots__ = ("_entries", "raw")
 
     def __init__(self, source: HeaderSource = ()) -> None:
         self.raw: bytes | None = None
-        """The block as it was received, when these headers were; changing them does not change it."""
+        """The received header block, None for other headers. Changes to the headers do not change it."""
         self._entries: dict[str, list[tuple[str, str]]] = {}  # lower-case name → its (name, value) pairs
         for name, value in _pairs(source):
             self.add(name, value)
 
     @classmethod
     def from_wire(cls, block: bytes) -> Headers:
-        """Read a received block. Never raises: what cannot be understood is left out, and `raw` has it all.
+        """Read a received block. Never raises: lines that are not headers are skipped, and `raw` keeps everything.
 
-        Bytes that are not UTF-8 are decoded with `surrogateescape`. A folded line continues the value above.
+        Bytes that are not UTF-8 are decoded with `surrogateescape`. A line that starts with a blank continues the
+        value of the line before (folding).
         """
         headers = cls()
         headers.raw = block
@@ -99,14 +100,14 @@ class Headers(MutableMapping[str, str]):
             return NotImplemented
         try:
             return self._values() == (other if isinstance(other, Headers) else Headers(other))._values()
-        except TypeError:  # it holds something that no header can be
+        except TypeError:  # a key or value of `other` is not a str
             return False
 
     def __repr__(self) -> str:
         return f"Headers({list(self.multi_items())!r})"
 
     def add(self, name: str, value: str) -> None:
-        """Add one more value, behind those the name has already."""
+        """Add a value after those that `name` has already. Raises TypeError for anything but str."""
         _check_types(name, value)
         self._entries.setdefault(name.lower(), []).append((name, value))
 
@@ -115,11 +116,11 @@ class Headers(MutableMapping[str, str]):
         return [value for _, value in self._entries.get(name.lower(), ())]
 
     def multi_items(self) -> Iterator[tuple[str, str]]:
-        """Every (name, value) pair: the names in order of their first value, the values of each in order."""
+        """All (name, value) pairs: names in the order in which they were first added, and the values of each."""
         return (pair for pairs in self._entries.values() for pair in pairs)
 
     def copy(self) -> Headers:
-        """An independent copy, `raw` included."""
+        """An independent copy, including `raw`."""
         other = Headers()
         other.raw = self.raw
         other._entries = {key: pairs.copy() for key, pairs in self._entries.items()}
@@ -131,7 +132,7 @@ class Headers(MutableMapping[str, str]):
         return {key: [value for _, value in pairs] for key, pairs in self._entries.items()}
 
 
-# What is accepted wherever headers go in. A mapping's value is one str or a list or tuple of them.
+# What may be passed as headers. The values of a mapping are a str, or a list or tuple of str.
 HeaderSource = (
     Headers
     | Mapping[str, str]
@@ -169,12 +170,12 @@ def _check_types(name: object, value: object) -> None:
 
 
 def encode_headers(headers: HeaderSource) -> bytes:
-    """The wire form of `headers`, version line and closing blank line included.
+    """The wire form of `headers`, with version line and closing blank line.
 
-    Raises `BadHeaderError` for a name that is empty or has anything but printable ASCII without colon, and
-    for a value with CR, LF or NUL, or with blanks at its ends: every reader removes those (ADR-4), so the
-    value would not arrive as given. The error names the header, not the value, which may be a secret.
-    Raises `TypeError` for anything but str.
+    Raises `BadHeaderError` for a name that is empty, has a colon, or anything but printable ASCII. Also for a
+    value with CR, LF or NUL, or with a blank at either end: receivers strip it (ADR-4), so the value would not
+    arrive as given. The error names the header but not its value, which may be a secret. Raises `TypeError` for
+    anything but str.
     """
     lines = [VERSION_LINE]
     for name, value in _pairs(headers):
@@ -209,7 +210,7 @@ def status_of(block: bytes | None) -> Status | None:
 
 
 def header_value(block: bytes, name: bytes) -> bytes | None:
-    """The first value of `name` (in any case) in a header block, without reading the rest of it."""
+    """The first value of `name` (ignoring case) in a header block, found without reading the other headers."""
     key = b"\r\n%b:" % name.lower()
     found = block.lower().find(key)
     if found < 0:
@@ -217,3 +218,9 @@ def header_value(block: bytes, name: bytes) -> bytes | None:
     start = found + len(key)
     end = block.find(b"\r\n", start)
     return block[start : end if end >= 0 else len(block)].strip(b" \t")
+
+
+def is_no_responders(block: bytes | None) -> bool:
+    """Whether a reply's header block is the server's own "503 No Responders"."""
+    status = status_of(block)
+    return status is not None and status.code == 503

@@ -1,13 +1,13 @@
-"""The server's byte stream, turned into events: bytes in, events out, no I/O.
+"""Turns the server's byte stream into events: bytes in, events out, no I/O.
 
-`Parser.feed` takes whatever `recv` returned, cut anywhere, and returns the events that are now complete.
-Consecutive messages of one subscription come as one `Run`, because handing over a run costs one lock and
-one wake-up where handing over its messages would cost one each.
+`Parser.feed` takes the bytes that `recv` returned, cut anywhere, and returns the events they complete.
+Consecutive messages of one subscription form one `Run`: handing over a run takes one lock and one wake-up,
+not one for each message.
 
-Two loops read messages, and both accept exactly the same streams. Splitting the whole buffer at CRLF is
-the fastest way to read small plain messages, but it costs in proportion to the payload bytes; finding each
-control line and slicing costs more per message and next to nothing per payload byte. The size of the
-messages that came last chooses.
+Two loops read messages, and both accept exactly the same streams. Splitting the whole buffer at CRLF is the
+fastest way to read small plain messages, but its cost grows with the payload bytes. Finding each control line
+and slicing costs more per message and almost nothing per payload byte. The size of the last messages decides
+which loop reads the next ones.
 """
 
 from __future__ import annotations
@@ -17,35 +17,35 @@ from typing import Any
 
 from ..errors import ProtocolError
 
-__all__ = ["OK", "PING", "PONG", "Err", "Event", "Info", "Parser", "RawMessage", "Run", "Signal", "lone_message"]
+__all__ = ["OK", "PING", "PONG", "Err", "Event", "Info", "Parser", "RawMessage", "Run", "Signal", "single_message"]
 
-# Subject, reply, header block (version line and closing blank line included), payload. A plain tuple,
-# because one is made for every message and nothing is cheaper to make.
+# Subject, reply, header block (with version line and closing blank line), payload. A plain tuple: one is created
+# for every message, and nothing is cheaper to create.
 RawMessage = tuple[bytes, bytes | None, bytes | None, bytes]
 
 CRLF = b"\r\n"
-# As integers: `bytes in bytes` takes ten times as long, as it tries its operand as an integer first.
+# Integers, because `bytes in bytes` takes ten times as long: it first tries its operand as an integer.
 TAB = 9
 LF = 10
 
-# A subject and a reply fit a server's `max_control_line` (4 KiB unless configured) many times over.
+# Far above a server's `max_control_line`, which is 4 KiB unless configured.
 MAX_CONTROL_LINE = 64 * 1024
-# INFO lists the URLs of every server of the cluster, so it may be longer than the other lines.
+# INFO lists the URLs of all servers of the cluster, so it may be longer than other lines.
 MAX_INFO_LINE = 1024 * 1024
-# A server's `max_payload` must fit its `max_pending`, 64 MiB unless configured; some room beside it.
+# A server's `max_payload` is at most its `max_pending`, which is 64 MiB unless configured. 1 MiB is margin.
 MAX_PAYLOAD = 64 * 1024 * 1024 + 1024 * 1024
-# Ten digits hold every size up to MAX_PAYLOAD; more would make int() work for nothing.
+# Ten digits hold every size up to MAX_PAYLOAD. A longer number is refused before int() reads it.
 MAX_SIZE_DIGITS = 10
-# Sizes met before, so that the usual size is a look-up; emptied when a stream has more different ones.
+# Sizes that were read before are kept, so that a usual size is a look-up. They are dropped when there are more.
 SIZES_KEPT = 4096
-# Above this mean payload, splitting the buffer costs more than finding lines.
+# Above this mean payload size, splitting the buffer is slower than finding lines.
 MAX_SPLIT_PAYLOAD = 192
-# Below this much data, the set-up of splitting is not worth it.
+# With less data than this, splitting is slower because of its set-up.
 MIN_SPLIT_DATA = 1024
-# Offending input is shown in errors up to here: enough to recognise, never a whole INFO.
+# Errors show this much of a malformed line: enough to recognise it, never a whole INFO.
 SHOWN_BYTES = 64
 
-NO_HEADERS = -1  # in place of a header's size
+NO_HEADERS = -1  # instead of a header size
 
 
 class Run:
@@ -87,7 +87,7 @@ class Err:
 
 
 class Signal:
-    """A line that says nothing but its name; compare with `is` to PING, PONG and OK."""
+    """A line without content: PING, PONG or OK. Compare with `is`."""
 
     __slots__ = ("name",)
 
@@ -115,41 +115,40 @@ _FIELD_COUNTS = {b"MSG": (4, 5), b"HMSG": (5, 6)}
 class Parser:
     """Reads one connection's byte stream. Not thread-safe: one thread feeds it.
 
-    Memory is bounded by what has arrived: nothing is allocated from a declared size.
+    It holds at most what has arrived: no memory is allocated for a declared size.
     """
 
     def __init__(self, max_payload: int = MAX_PAYLOAD) -> None:
         self.error: ProtocolError | None = None
-        """Set when the stream is broken, for good; the events before the break were still returned."""
-        self._held = bytearray()  # the start of a frame whose end has not arrived
-        self._wanted = 0  # the length of that whole frame; 0 while its control line is incomplete
+        """Set once the stream is malformed, and never cleared; the events before that point are still returned."""
+        self._held = bytearray()  # the start of an incomplete frame
+        self._wanted = 0  # the length of the complete frame; 0 while its control line is incomplete
         self._split_next = False
         self.max_payload = max_payload
 
     @property
     def max_payload(self) -> int:
-        """The largest message accepted, headers included; may be set at any time, for what is fed later."""
+        """The largest message accepted, headers included. A change applies to the bytes that are fed after it."""
         return self._max_payload
 
     @max_payload.setter
     def max_payload(self, limit: int) -> None:
         self._max_payload = limit
-        # Sizes read before, by their text: only the first message of a size pays for the strict reading
-        # and the comparison with the limit. The finding loop looks sizes up with the line's CR behind
-        # them, which checks the line's ending at no cost.
+        # Sizes by their text. Only the first message of a size is read strictly and compared with the limit. The
+        # finding loop looks sizes up together with the line's CR, which checks the end of the line for free.
         self._sizes: dict[bytes, int] = {}
         self._sizes_with_cr: dict[bytes, int] = {}
 
     @property
     def buffered(self) -> int:
-        """How many bytes are held that are not yet part of an event."""
+        """How many bytes are held of an incomplete frame."""
         return len(self._held)
 
     def feed(self, data: bytes) -> list[Event]:
         """Take the next bytes of the stream and return the events they complete.
 
-        When the bytes are malformed or exceed a limit, the events before that point are returned and
-        `error` is set: check it after dispatching them. Any later call raises that `ProtocolError`.
+        When the bytes are malformed or exceed a limit, the events before that point are returned and `error` is
+        set: the caller dispatches the events and then checks it. Later calls raise that `ProtocolError`.
         """
         if self.error is not None:
             raise self.error
@@ -170,7 +169,7 @@ class Parser:
         return events
 
     def _fill(self, data: bytes, start: int, events: list[Event]) -> int:
-        """Add to the held frame what `data[start:]` has of it; return where the rest of `data` starts."""
+        """Add to the held frame its bytes from `data[start:]`; return where the rest of `data` starts."""
         held, wanted = self._held, self._wanted
         end = start + wanted - len(held) if wanted else data.find(b"\n", start) + 1 or len(data)
         held += data[start:end]
@@ -193,7 +192,7 @@ class Parser:
     def _find(self, data: bytes, position: int, events: list[Event]) -> None:
         """Read the frames of `data[position:]`, finding one control line after the other; hold the rest.
 
-        No call per message but those of bytes and list: this loop is the cost of receiving.
+        The loop is the main cost of receiving, so it calls only methods of bytes and list for each message.
         """
         find, length, longest = data.find, len(data), MAX_CONTROL_LINE
         sizes, header_sizes = self._sizes_with_cr, self._sizes
@@ -266,9 +265,9 @@ class Parser:
             self._hold(data[position:], wanted)
 
     def _split(self, data: bytes, position: int, events: list[Event]) -> int:
-        """Read plain messages of `data[position:]` by splitting; return where what it cannot read starts."""
+        """Read plain messages of `data[position:]` by splitting; return where the unread rest starts."""
         while len(data) - position >= MIN_SPLIT_DATA:
-            # No line of a window can be too long, so the loop need not check that.
+            # A window is no longer than the longest line allowed, so the loop need not check the length of lines.
             window = data[position : position + MAX_CONTROL_LINE]
             unread = self._split_window(window, events)
             position += len(window) - unread
@@ -279,15 +278,15 @@ class Parser:
     def _split_window(self, data: bytes, events: list[Event]) -> int:
         """Read plain messages by splitting `data` at CRLF; return how many bytes are left unread.
 
-        Unread is the incomplete frame at the end, and everything from a frame on that is not plain: a
-        message with headers, a payload with a CRLF in it, a line to be read with more care.
+        It leaves an incomplete frame at the end, and stops at the first frame that is not plain: a message with
+        headers, a payload that contains CRLF, an unusual line.
         """
         pieces = data.split(CRLF)
-        tail = pieces.pop()  # no CRLF behind it, so neither a line nor a payload yet
+        tail = pieces.pop()  # no CRLF follows it: an incomplete line or payload
         if len(pieces) % 2:
             tail = pieces.pop() + CRLF + tail
         sizes = self._sizes
-        has_tab = TAB in data  # cheap for a window, and payloads of text seldom have one
+        has_tab = TAB in data  # one test for the whole window: tabs are rare
         run = _run_to_extend(events)
         sid, append, run_size = run.sid, run.messages.append, run.size
         reply: bytes | None
@@ -318,20 +317,20 @@ class Parser:
                 run_size += size
             else:
                 return len(tail)
-        except KeyError:  # a size that is not known yet
+        except KeyError:  # a size that was not read before
             pass
         finally:
             run.size = run_size
         return len(CRLF.join([line, payload, *pairs, tail]))
 
     def _read_line(self, line: bytes) -> Event | _Frame:
-        """Read any control line (its CR included, its LF not), strictly: what the loops do not know."""
+        """Read any control line (with its CR, without its LF), strictly: the loops leave unusual lines to this."""
         _check_length(line, len(line))
         if not line.endswith(b"\r"):
             raise ProtocolError(f"control line without CRLF: {_shown(line)}")
         line = line[:-1]
-        # The server separates with space and tab. bytes.split() would split at VT and FF too, which may
-        # stand in a subject.
+        # The server separates fields by space and tab. bytes.split() would also split at VT and FF, which a
+        # subject may contain.
         fields = [field for field in line.replace(b"\t", b" ").split(b" ") if field]
         verb = fields[0].upper() if fields else b""
         if verb in _FIELD_COUNTS and len(fields) in _FIELD_COUNTS[verb]:
@@ -367,10 +366,10 @@ class Parser:
         return size
 
 
-def lone_message(data: bytes, subject: bytes, sid: bytes) -> RawMessage | None:
-    """The message in `data`, if that is one whole message to `subject`, without a reply, and nothing else.
+def single_message(data: bytes, subject: bytes, sid: bytes) -> RawMessage | None:
+    """The message in `data`, if `data` is exactly one message to `subject` without a reply; otherwise None.
 
-    What it reads a Parser that holds nothing would read the same; what it does not read may still be good.
+    An empty Parser would return the same message. None does not mean that `data` is malformed.
     """
     eol = data.find(CRLF)
     fields = data[:eol].split(b" ")
@@ -391,7 +390,7 @@ def lone_message(data: bytes, subject: bytes, sid: bytes) -> RawMessage | None:
 
 
 def _no_run() -> Run:
-    """A run that no message belongs to: a sid has no blank."""
+    """A run that no message can extend: no sid is a blank."""
     return Run(b" ", [], 0)
 
 
@@ -401,7 +400,7 @@ def _run_to_extend(events: list[Event]) -> Run:
 
 
 def _is_worth_splitting(last: Event) -> bool:
-    """Whether messages like those at the end of `last` are read faster by splitting."""
+    """Whether messages such as the last ones in `last` are read faster by splitting."""
     if not isinstance(last, Run):
         return False
     return last.messages[-1][2] is None and last.size <= MAX_SPLIT_PAYLOAD * len(last.messages)

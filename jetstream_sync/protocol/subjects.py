@@ -1,9 +1,9 @@
 """Subjects and names: validation before anything is sent, inboxes, unique ids.
 
-The server splits a control line at space, tab, CR and LF, so none of these may get into a name; a server that
-is not in pedantic mode checks little else. Wildcards are whole tokens for it: `*`, and `>` at the end. Inside
-a longer token both are ordinary characters, which is why publishing to `a.b*c` is allowed (it reaches those
-who listen to `a.*`). Subscribing to it is refused: it would match the star alone, and nobody means that.
+The server splits a control line at space, tab, CR and LF, so no name may contain them. Unless it runs in pedantic
+mode, the server checks little else. A wildcard is a whole token: `*`, or `>` at the end. Inside a longer token
+both are ordinary characters. So publishing to `a.b*c` is allowed; it reaches a subscription to `a.*`. Subscribing
+to it is refused: the star would match only itself, which is hardly what the caller means.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import re
 import weakref
 from typing import ClassVar
 
+from .._platform import on_fork
 from ..errors import BadSubjectError
 
 __all__ = [
@@ -29,21 +30,21 @@ __all__ = [
     "valid_name",
 ]
 
-# Validated subjects, because most programs publish to few. Emptied when full, and closed to long ones.
+# Validated subjects are cached: most programs publish to few. The cache is emptied when full; long ones stay out.
 CACHED_SUBJECTS = 4096
 CACHED_LENGTH = 256
-# A bad subject may be a whole document passed by mistake: show its start.
+# An invalid subject may be a whole document passed by mistake: errors show its start.
 SHOWN_CHARACTERS = 128
 
 _BLANK_OR_CONTROL = re.compile(r"[\x00-\x20\x7f]")
-# The server's own rule for the names of streams and consumers, and no control characters.
+# What the server forbids in names of streams and consumers, and control characters.
 _FORBIDDEN_IN_NAME = re.compile(r"[\x00-\x20\x7f.*>/\\]")
 
 _publish_cache: dict[str, bytes] = {}
 
 
 def publish_subject(subject: str) -> bytes:
-    """`subject` as bytes, if it can be published to; raises `BadSubjectError` (`TypeError` if not a str)."""
+    """`subject` as bytes, checked for publishing. Raises `BadSubjectError`, or `TypeError` if it is not a str."""
     try:
         return _publish_cache[subject]
     except (KeyError, TypeError):
@@ -60,7 +61,7 @@ def publish_subject(subject: str) -> bytes:
 
 
 def subscribe_subject(subject: str) -> bytes:
-    """`subject` as bytes, if it can be subscribed to; raises `BadSubjectError` (`TypeError` if not a str)."""
+    """`subject` as bytes, checked for subscribing. Raises `BadSubjectError`, or `TypeError` if it is not a str."""
     encoded = _encode("subject", subject)
     tokens = _tokens("subject", subject)
     for token in tokens:
@@ -75,12 +76,12 @@ def subscribe_subject(subject: str) -> bytes:
 
 
 def queue_name(name: str) -> bytes:
-    """A queue group's name as bytes; raises `BadSubjectError` (`TypeError` if not a str)."""
+    """The name of a queue group as bytes. Raises `BadSubjectError`, or `TypeError` if it is not a str."""
     return _encode("queue name", name)
 
 
 def valid_name(kind: str, name: str) -> str:
-    """`name` itself when a stream or consumer may be called so; `kind` says in the error what it names."""
+    """`name`, checked as the name of a stream or consumer. Raises `BadSubjectError`, which calls it `kind`."""
     _encode(kind, name)
     bad = _FORBIDDEN_IN_NAME.search(name)
     if bad is not None:
@@ -92,12 +93,12 @@ def valid_name(kind: str, name: str) -> str:
 
 
 def inbox_prefix(prefix: str) -> str:
-    """`prefix` itself when inboxes can be made below it."""
+    """`prefix`, checked as the prefix of inboxes. Raises `BadSubjectError`."""
     return _prefix("inbox prefix", prefix)
 
 
 def api_prefix(prefix: str) -> str:
-    """`prefix` itself when JetStream's API subjects can be made below it."""
+    """`prefix`, checked as the prefix of the JetStream API's subjects. Raises `BadSubjectError`."""
     return _prefix("API prefix", prefix)
 
 
@@ -121,7 +122,7 @@ def _encode(kind: str, text: str) -> bytes:
             f"{kind} {_shown(text)} has {bad[0]!r} at position {bad.start()}: no blanks or control characters"
         )
     try:
-        # Subjects received as other than UTF-8 were decoded like this, and can so be answered.
+        # Received subjects that are not UTF-8 are decoded the same way, so that a reply can be sent to them.
         return text.encode("utf-8", "surrogateescape")
     except UnicodeEncodeError as error:
         raise BadSubjectError(
@@ -141,7 +142,7 @@ def _shown(text: str) -> str:
 
 
 def subject_matches(pattern: str, subject: str) -> bool:
-    """Whether a subscription to `pattern` receives what is published to `subject`. Both must be valid."""
+    """Whether a subscription to `pattern` receives messages published to `subject`. Both must be valid."""
     wanted = pattern.split(".")
     tokens = subject.split(".")
     if wanted[-1] == ">":
@@ -161,10 +162,10 @@ _SEQUENCE_LENGTH = 10
 
 
 class Nuid:
-    """Makes ids of 22 base-62 characters: 12 random ones, then a sequence with a random start and step.
+    """Creates ids of 22 base-62 characters: 12 random ones, then a sequence with a random start and step.
 
-    Thread-safe without a lock: `next` of `itertools.count` is atomic. A forked child starts from new random
-    numbers, so it never repeats its parent's ids.
+    Thread-safe without a lock: `next` of `itertools.count` is atomic. A forked child draws new random numbers, so
+    it never repeats its parent's ids.
     """
 
     __slots__ = ("__weakref__", "_state")
@@ -177,10 +178,10 @@ class Nuid:
 
     def _seed(self) -> None:
         prefix = _base62(int.from_bytes(os.urandom(16), "big"), _PREFIX_LENGTH)
-        # The start leaves half of the sequence's range: over 10**15 ids before it could run out.
+        # The start is in the lower half of the sequence's range: more than 10**15 ids follow before it runs out.
         start = int.from_bytes(os.urandom(8), "big") % (62**_SEQUENCE_LENGTH // 2)
         step = 33 + os.urandom(1)[0]
-        self._state = (prefix, itertools.count(start, step))  # as one, for threads that read it meanwhile
+        self._state = (prefix, itertools.count(start, step))  # one store: another thread may be reading it
 
     def next(self) -> str:
         """A new id."""
@@ -202,13 +203,12 @@ def _base62(number: int, length: int) -> str:
     return "".join(reversed(pairs))
 
 
-if hasattr(os, "register_at_fork"):  # there is no fork on Windows
-    os.register_at_fork(after_in_child=Nuid._seed_all)
+on_fork(Nuid._seed_all)
 
 _nuid = Nuid()
 next_nuid = _nuid.next
 
 
 def new_inbox(prefix: str = "_INBOX") -> str:
-    """A subject nobody else has, below `prefix` (validated before)."""
+    """A unique subject below `prefix`, which the caller has validated."""
     return f"{prefix}.{next_nuid()}"

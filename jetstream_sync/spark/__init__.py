@@ -1,6 +1,6 @@
 """JetStream as a source and a sink of Spark. Needs the extra `spark`: pyspark 4.0 or later, and pyarrow.
 
-What needs pyspark is imported when it is asked for: the modules below that are pure stay usable without it.
+The names that need pyspark are imported on first use, so that the other modules work without it.
 """
 
 from __future__ import annotations

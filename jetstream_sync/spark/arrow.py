@@ -1,7 +1,7 @@
-"""From chunks of messages to Arrow record batches. The one module that imports pyarrow.
+"""Converts chunks of messages to Arrow record batches. Imports pyarrow.
 
-Only the columns asked for are decoded. Types are those Spark expects to the letter (4.2 and later compare):
-nullable, timestamps in microseconds UTC, plain strings and binaries.
+Only the requested columns are decoded. The types are exactly those that Spark expects (4.2 and later compare
+them): nullable, timestamps in microseconds UTC, plain strings and binaries.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def arrow_schema(columns: Sequence[str]) -> pa.Schema:
 def record_batch(chunk: Chunk, stream: str, schema: pa.Schema) -> pa.RecordBatch:
     """The columns of `schema` for the messages of `chunk`."""
     arrays = [_BUILDERS[name](chunk, stream) for name in schema.names]
-    if not arrays:  # count(): rows without columns
+    if not arrays:  # for count(), Spark asks for rows without columns
         return pa.RecordBatch.from_struct_array(pa.array([{}] * len(chunk), type=pa.struct([])))
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
@@ -83,7 +83,7 @@ _BUILDERS: dict[str, Callable[[Chunk, str], pa.Array]] = {
 
 
 def text_array(values: list[bytes]) -> pa.Array:
-    """Strings from bytes, checked as UTF-8 all at once; only where that fails each one is looked at."""
+    """Strings from bytes. All are checked as UTF-8 at once; they are decoded one by one only if that fails."""
     try:
         return pa.array(values, pa.binary()).cast(pa.string())
     except pa.ArrowInvalid:
@@ -91,15 +91,15 @@ def text_array(values: list[bytes]) -> pa.Array:
 
 
 def header_array(blocks: list[bytes | None]) -> pa.Array:
-    """A map per message, empty for one without headers."""
+    """The headers of each message as a map, which is empty for a message without headers."""
     usual = _usual_headers(blocks)
     return _any_headers_array(blocks) if usual is None else usual
 
 
 def _usual_headers(blocks: list[bytes | None]) -> pa.Array | None:
-    """Header blocks as every client writes them, all at once in Arrow; None when there is anything unusual.
+    """Convert usual header blocks all at once in Arrow; None when one of them is unusual.
 
-    Parsing each block in Python costs several times what reading the message does.
+    Parsing each block in Python would take several times as long as reading the message.
     """
     whole = pa.array(blocks, pa.binary())
     if not (_all(pc.starts_with(whole, _VERSION_LINE)) and _all(pc.ends_with(whole, _BLOCK_END))):
@@ -123,12 +123,12 @@ def _usual_headers(blocks: list[bytes | None]) -> pa.Array | None:
 
 
 def _all(conditions: pa.Array) -> bool:
-    """Whether all are true; those that are NULL do not count."""
+    """Whether all conditions are true, ignoring those that are NULL."""
     return bool(pc.all(conditions, min_count=0).as_py())
 
 
 def _any_line_break(values: pa.Array) -> bool:
-    """Half a line end is no line end: some clients wrote such."""
+    """Whether a value contains a CR or an LF alone, as some clients have written them."""
     return not all(_all(pc.invert(pc.match_substring(values, sign))) for sign in "\r\n")
 
 
@@ -141,7 +141,7 @@ def _repeats(rows: pa.Array, names: pa.Array) -> bool:
 
 
 def _any_headers_array(blocks: list[bytes | None]) -> pa.Array:
-    """Whatever a stream holds, message by message."""
+    """Convert any header blocks, message by message."""
     names: list[bytes] = []
     values: list[bytes] = []
     per_message: list[int] = []
@@ -162,12 +162,12 @@ def _map_array(ends: pa.Array, names: pa.Array, values: pa.Array) -> pa.Array:
 
 
 def _ends(lengths: pa.Array) -> pa.Array:
-    """Where each of those that follow one another begins, and where the last one ends."""
+    """Arrow offsets of consecutive items: where each begins, and where the last one ends."""
     return pa.concat_arrays([pa.array([0], pa.int32()), pc.cumulative_sum(lengths)])
 
 
 def _any_headers(block: bytes) -> dict[bytes, list[bytes]]:
-    """Whatever a stream holds, read as leniently as the library does."""
+    """The headers of any block, read as leniently as by the rest of the library."""
     headers = Headers.from_wire(block)
     found: dict[bytes, list[bytes]] = {}
     for name, value in headers.multi_items():

@@ -1,13 +1,15 @@
-"""Pipelined publishing of very many messages with ids, without a future for each.
+"""Pipelined publishing of very many messages with message ids, without a future for each.
 
-All that a task needs to know is that every message is stored, so acknowledgements are only struck off. What is not
-acknowledged is sent again, after a reconnect and whenever the stream was away: the ids make that safe.
+A task only needs to know that every message is stored, so an ack only removes its message from the pending ones.
+Messages that are not acknowledged are sent again, after a reconnect and when no stream responded; the message ids
+make that safe.
 
-  caller    sends frames in runs, waits while the window is full, looks at answers that are no plain
-            acknowledgements, sends again
-  reader    strikes acknowledged messages off `_pending`; puts other answers into `_unusual` and wakes the caller
+  caller    sends frames in runs, waits while the window is full, handles replies that are not plain acks, sends
+  again reader    removes acknowledged messages from `_pending`; puts other replies into `_unusual` and wakes the
+  caller
 
-`_pending` and `_unusual` are changed by single operations in C, which are atomic. The runs are the caller's alone.
+Both threads change `_pending` and `_unusual` by single operations in C, which are atomic. Only the caller uses the
+runs.
 """
 
 from __future__ import annotations
@@ -28,23 +30,23 @@ from ..errors import (
     PermissionsError,
     TimeoutError,
 )
-from ..net.connection import Connection
-from ..net.outbox import Ephemeral
+from ..net.link import Link
+from ..net.receiver import Receiver
 from ..protocol.parser import RawMessage
 
-# Frames are handed over in runs of this many bytes: one send instead of hundreds.
+# Frames are sent in runs of this many bytes: one send instead of hundreds.
 RUN_BYTES = 128 * 1024
-# The window is also bounded in bytes, for large messages.
+# The window is also limited in bytes, for large messages.
 WINDOW_BYTES = 32 * 1024 * 1024
-# How long to wait before sending again what no stream took, and between looks at the clock.
+# The wait before messages that no stream acknowledged are sent again, and between two looks at the clock.
 PAUSE = 0.25
 
 
 @dataclass
 class Frames:
-    """Frames of messages that are numbered through from `first` on, one behind the other.
+    """The frames of consecutive messages in one buffer. The messages are numbered, beginning with `first`.
 
-    A message's reply subject is the publisher's `reply_prefix` and the number.
+    The reply subject of a message is the publisher's `reply_prefix` followed by the number.
     """
 
     first: int
@@ -71,7 +73,7 @@ class Frames:
         return self.data[self.offsets[0] : self.offsets[-1]]
 
     def split(self, messages: int, size: int) -> Iterator[Frames]:
-        """In order, at most that much in each, but one message at least."""
+        """Parts of at most `messages` messages and `size` bytes, in order; each has at least one message."""
         start = 0
         while start < len(self):
             end = bisect_right(self.offsets, self.offsets[start] + size, start + 1) - 1
@@ -80,40 +82,39 @@ class Frames:
             start = end
 
 
-class BulkPublisher:
-    """Publishes for one caller. Closed by its owner; the connection is not."""
+class BulkPublisher(Receiver):
+    """Publishes for one thread. close() leaves the connection open."""
 
-    queue: str | None = None
-
-    def __init__(self, nc: Connection, timeout: float, window: int) -> None:
-        """`timeout` is how long nothing may be acknowledged before it gives up."""
-        self._nc = nc
+    def __init__(self, link: Link, timeout: float, window: int) -> None:
+        """`window` limits the unacknowledged messages; `timeout` is the longest wait for the next ack."""
+        self._link = link
         self._timeout = timeout
         self._window = window
         self._pending: set[bytes] = set()
         self._unusual: deque[RawMessage] = deque()
-        self._runs: deque[Frames] = deque()  # with messages that are not acknowledged; caller
+        self._runs: deque[Frames] = deque()  # with messages that are not acknowledged; the caller's
         self._runs_bytes = 0
-        self._awaited = 0  # the caller sleeps until no more are pending
+        self._awaited = 0  # the caller sleeps until at most so many messages are pending
         self.duplicates = 0
-        self.stream = ""  # which stores the messages, once that is known
+        self.stream = ""  # the stream that stores the messages, as soon as an ack has named it
         self._progress = time.monotonic()
         self._again_at: float | None = None
         self._refused: NatsError | None = None
         self._failed: NatsError | None = None
         self._woken = Event()
-        inbox = nc.new_inbox()
+        inbox = link.new_inbox()
         self.reply_prefix = f"{inbox}.".encode()
-        self.sid = b""
-        self.subject = f"{inbox}.*"
-        self.wire_subject = self.subject.encode()
-        nc._add_listener(self)
-        nc._open_inlet(self._with_sid)
+        self.wire_subject = f"{inbox}.*".encode()
+        link.open(self)
 
     # --- caller -------------------------------------------------------------------------------------
 
     def publish(self, frames: Frames) -> None:
-        """Send messages whose headers hold an id each. Blocks while the window is full."""
+        """Send messages, each with a message id in its headers. Blocks while the window is full.
+
+        Raises TimeoutError when no ack comes for `timeout` seconds, and the error of a message that cannot be
+        stored.
+        """
         for run in frames.split(max(1, self._window // 2), RUN_BYTES):
             if len(self._pending) + len(run) > self._window or self._runs_bytes + run.size > WINDOW_BYTES:
                 self._wait(self._window // 2, WINDOW_BYTES // 2)
@@ -123,21 +124,20 @@ class BulkPublisher:
             self._send(run.whole())
 
     def finish(self) -> None:
-        """Block until every message is acknowledged. Raises what keeps one from being stored."""
+        """Block until every message is acknowledged. Raises as publish() does."""
         self._wait(0, 0)
 
     def close(self) -> None:
-        self._nc._remove_listener(self)
-        self._nc._close_inlet(self)
+        self._link.close(self)
 
     def _send(self, frames: bytes | memoryview) -> None:
         try:
-            self._nc._outbox.publish(Ephemeral(frames), 0)
+            self._link.outbox.publish(bytes(frames), 0, keep=False)
         except OutboundBufferLimitError:
-            self._again_at = time.monotonic() + PAUSE  # disconnected for long: all is sent again later
+            self._again_at = time.monotonic() + PAUSE  # disconnected for long: everything is sent again later
 
     def _wait(self, messages: int, size: int) -> None:
-        """Until no more than that is unacknowledged."""
+        """Wait until at most `messages` messages of at most `size` bytes are unacknowledged."""
         began = time.monotonic()
         while True:
             self._judge_unusual()
@@ -156,7 +156,7 @@ class BulkPublisher:
             self._sleep(messages)
 
     def _sleep(self, messages: int) -> None:
-        # Too many bytes, but not too many messages: these are large, so that every answer may be the one.
+        # Too many bytes but not too many messages: the messages are large, so any ack may free enough.
         self._awaited = messages if len(self._pending) > messages else self._window
         self._woken.clear()
         over = len(self._pending) > self._awaited or self._awaited == self._window
@@ -169,7 +169,7 @@ class BulkPublisher:
             self._runs_bytes -= runs.popleft().size
 
     def _send_again(self) -> None:
-        """All that is not acknowledged."""
+        """Send all messages again that are not acknowledged."""
         self._again_at = None
         for run in self._runs:
             numbers = [int(token) for token in run.tokens if token in self._pending]
@@ -180,11 +180,11 @@ class BulkPublisher:
         while self._unusual:
             raw = self._unusual.popleft()
             token = raw[0][len(self.reply_prefix) :]
-            if token in self._pending:  # else answered before: this is the answer to its second copy
+            if token in self._pending:  # otherwise this is the reply to the second copy of a message
                 self._judge(raw, token)
 
     def _judge(self, raw: RawMessage, token: bytes) -> None:
-        """An answer to a message: it is stored, or that passes, or it is the end."""
+        """Handle the reply to a message: it is stored, or is to be sent again, or can never be stored."""
         try:
             ack = parse_pub_ack(raw[3], raw[2], self._subject_of(int(token)))
         except (NoStreamResponseError, JetStreamUnavailableError) as error:
@@ -205,10 +205,6 @@ class BulkPublisher:
 
     # --- reader thread ------------------------------------------------------------------------------
 
-    def _with_sid(self, sid: bytes) -> BulkPublisher:
-        self.sid = sid
-        return self
-
     def deliver(self, messages: list[RawMessage], size: int) -> None:
         if self._are_plain(messages):
             start = len(self.reply_prefix)
@@ -220,30 +216,27 @@ class BulkPublisher:
             self._woken.set()
 
     def _are_plain(self, messages: list[RawMessage]) -> bool:
-        """Whether these are acknowledgements of messages that were stored just now, and nothing else."""
+        """Whether all of these are acks, and none is for a duplicate."""
         bodies = b"".join([raw[3] for raw in messages])
         if not self.stream or b'"error"' in bodies or b'"duplicate"' in bodies:
             return False
         return bodies.count(b'"seq"') == len(messages)
 
-    def remaining(self) -> int:
-        """Resubscribed without a limit."""
-        return 0
-
-    def fail(self, error: NatsError) -> None:
+    def denied(self, error: PermissionsError) -> None:
         """The inbox was denied: no acknowledgement can reach us."""
-        self._failed = error
-        self._woken.set()
+        self._fail(error)
 
-    def on_disconnect(self) -> None:
-        """What was on its way may be lost; on_reconnect sees to it."""
+    def publish_denied(self, subject: bytes, error: PermissionsError) -> None:
+        self._fail(error)
 
-    def on_reconnect(self) -> None:
+    def reconnected(self) -> None:
+        """What was on its way at the disconnect may be lost: the caller sends it again."""
         self._again_at = time.monotonic()
         self._woken.set()
 
-    def on_closed(self, error: NatsError) -> None:
-        self.fail(error)
+    def closed(self, error: NatsError) -> None:
+        self._fail(error)
 
-    def on_publish_denied(self, subject: bytes, error: PermissionsError) -> None:
-        self.fail(error)
+    def _fail(self, error: NatsError) -> None:
+        self._failed = error
+        self._woken.set()

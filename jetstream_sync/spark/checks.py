@@ -1,20 +1,21 @@
-"""Whether a stream can do what a write asks of it."""
+"""Checks that a stream supports the options of a write."""
 
 from __future__ import annotations
 
 import logging
 
-from ..jetstream import JetStream
+from ..api.stream_api import StreamApi
+from ..jetstream import JetStream, client_of
 from .options import WriteOptions
 
 log = logging.getLogger("jetstream_sync.spark")
 
-# Below this the stream may have forgotten a batch's ids before Spark has run the batch again.
+# With a shorter window the stream may forget the message ids of a batch before Spark runs the batch again.
 DUPLICATE_WINDOW = 120.0
 
 
 def stream_of(js: JetStream, options: WriteOptions) -> str | None:
-    """The stream that will be written to, if the options tell. Raises StreamNotFoundError."""
+    """The stream that will be written to; None when the options do not tell. Raises StreamNotFoundError."""
     if options.stream is not None:
         return options.stream
     subject = options.marker_subject or options.subject
@@ -25,8 +26,8 @@ def stream_of(js: JetStream, options: WriteOptions) -> str | None:
 
 
 def check_stream(js: JetStream, options: WriteOptions, stream: str) -> None:
-    """Raise for a stream that cannot do what is asked, warn of one that may forget ids too early."""
-    config = js._streams.info(stream).config
+    """Raise ValueError for a stream that does not support the options; warn if it may forget ids too early."""
+    config = StreamApi(client_of(js)).info(stream).config
     if options.exactly_once:
         if not config.allow_atomic:
             raise ValueError(f"option 'exactlyOnce' needs a stream with allow_atomic; {stream!r} does not have it")

@@ -1,4 +1,4 @@
-"""A run of messages in columns, on its way from the wire to Arrow. Pure."""
+"""Messages by column, as an intermediate form between the wire and Arrow. No I/O."""
 
 from __future__ import annotations
 
@@ -10,21 +10,21 @@ from ..protocol.parser import RawMessage
 
 @dataclass(slots=True)
 class Chunk:
-    """Messages in ascending order of their sequence; every list has the same length."""
+    """Messages in the order of their sequences; all lists have the same length."""
 
     subjects: list[bytes]
     sequences: list[int]
     timestamps: list[int]
     """Nanoseconds since 1970."""
     blocks: list[bytes | None]
-    """Header blocks as they came."""
+    """Header blocks as received."""
     payloads: list[bytes]
 
     def __len__(self) -> int:
         return len(self.sequences)
 
     def cut(self, end: int) -> bool:
-        """Drop what is at or past `end`. True when there was such a message: the range is complete."""
+        """Remove messages with a sequence of `end` or more. True when there was one: the range is complete."""
         if not self.sequences or self.sequences[-1] < end:
             return False
         keep = bisect_left(self.sequences, end)
@@ -34,10 +34,10 @@ class Chunk:
 
 
 def chunk_of(messages: list[RawMessage], expected: int) -> Chunk | None:
-    """Messages of one consumer, whose next consumer sequence is `expected`; None when one is missing.
+    """The messages as a chunk; None when one is missing. `expected` is the consumer sequence of the first.
 
-    A reply's tokens are delivered, stream sequence, consumer sequence, timestamp, pending, behind a prefix that
-    is the same for all messages of the consumer.
+    The reply subject ends in: times delivered, stream sequence, consumer sequence, timestamp, pending. All
+    messages of a consumer have the same prefix before these tokens.
     """
     prefix_length = reply_prefix_length(messages[0][1] or b"")
     numbers = [raw[1][prefix_length:].split(b".", 4) for raw in messages]  # type: ignore[index]
@@ -53,6 +53,6 @@ def chunk_of(messages: list[RawMessage], expected: int) -> Chunk | None:
 
 
 def reply_prefix_length(reply: bytes) -> int:
-    """The length of `$JS.ACK.<stream>.<consumer>.` (v1) or the form with domain and account hash (v2)."""
+    """The length of the prefix `$JS.ACK.<stream>.<consumer>.` (v1), or with domain and account hash (v2)."""
     tokens = reply.split(b".")
     return len(b".".join(tokens[: 4 if len(tokens) == 9 else 6])) + 1

@@ -1,7 +1,7 @@
-"""Two ways to read a stream from a sequence on: a pull consumer, and Direct Get where consumers are refused.
+"""Two ways to read a stream from a sequence on: a pull consumer, and Direct Get where the stream rejects one.
 
-A fetcher belongs to one task and one thread. `fetch()` yields what is there at the moment and ends; whether that
-was all is for the caller to ask the stream's leader.
+A fetcher belongs to one task and one thread. `fetch()` yields the messages that are available now and ends; the
+caller asks the stream's leader whether there are more.
 """
 
 from __future__ import annotations
@@ -16,25 +16,28 @@ from typing import Any, Protocol
 from ..api.config import AckPolicy, DeliverPolicy, RetentionPolicy
 from ..api.info import StreamInfo
 from ..consumers.consumer import Consumer
+from ..consumers.fetch import raw_runs
 from ..errors import ConnectionLostError, MessageNotFoundError, NatsError, api_error
-from ..jetstream import JetStream
-from ..net.connection import Connection
+from ..jetstream import JetStream, client_of
+from ..net.link import Link
+from ..net.message import Message
 from ..protocol.headers import header_value, status_of
 from ..protocol.parser import RawMessage
 from ..protocol.subjects import subject_matches
 from .chunk import Chunk, chunk_of
 
-# Rows of one Arrow batch: large enough to amortise what a batch costs, small enough to keep Spark busy.
+# Rows of an Arrow batch: enough to amortise its fixed cost, few enough that Spark does not wait long for the
+# first.
 CHUNK_ROWS = 10_000
 CHUNK_BYTES = 8 * 1024 * 1024
-# One pull: at most this much is on its way or in the mailbox while Spark takes its time.
+# The size of a pull: at most this much is in flight or in the mailbox while Spark processes rows.
 PULL_MESSAGES = 50_000
 PULL_BYTES = 16 * 1024 * 1024
-# Messages are looked at in runs of this many.
+# Messages are taken in lists of this many.
 RUN = 1000
-# A task that dies leaves its consumer behind; the server removes it after this many seconds without pulls.
+# The server deletes the consumer of a killed task after this many seconds without a pull.
 INACTIVE_THRESHOLD = 60.0
-# Before 2.11 Direct Get answers with one message only.
+# Before server 2.11, Direct Get returns one message only.
 DIRECT_BATCH_SINCE = (2, 11)
 DIRECT_BATCH = 1000
 DIRECT_BATCH_BYTES = 4 * 1024 * 1024
@@ -58,30 +61,30 @@ class Fetcher(Protocol):
     """Reads a stream from a sequence on."""
 
     def stored_between(self, start: int, end: int) -> int:
-        """How many messages there are now from `start` up to and without `end`: so many at least."""
+        """A lower bound of how many messages from `start` up to but not including `end` are stored now."""
 
     def fetch(self, start: int, count: int) -> Iterator[Chunk]:
-        """Messages from `start` on, at most `count`, as far as they are there now."""
+        """The messages from `start` on that are available now, at most `count`."""
 
     def widen(self) -> None:
-        """The last fetch gave nothing though there is something: ask for one message, however large."""
+        """The last fetch returned nothing although a message is stored: have the next ask for one of any size."""
 
     def reset(self) -> None:
-        """Something broke: begin anew at the next fetch."""
+        """After an error: the next fetch starts with a new consumer."""
 
     def close(self) -> None:
-        """Leave nothing behind on the server."""
+        """Delete what the fetcher created on the server."""
 
 
 def fetcher_for(js: JetStream, info: StreamInfo, subjects: tuple[str, ...]) -> Fetcher:
-    """Interest and work-queue streams refuse consumers without acks: they are read by Direct Get."""
+    """The fetcher for a stream. Interest and work-queue streams reject consumers without acks: use Direct Get."""
     if info.config.retention in (None, RetentionPolicy.LIMITS):
         return PullFetcher(js, info.config.name, subjects)
     return DirectFetcher(js, info, subjects)
 
 
 class PullFetcher:
-    """An ephemeral pull consumer without acks, in memory, deleted by close()."""
+    """Reads through an ephemeral pull consumer without acks, which is kept in memory and deleted by close()."""
 
     def __init__(self, js: JetStream, stream: str, subjects: tuple[str, ...]) -> None:
         self._js = js
@@ -93,9 +96,9 @@ class PullFetcher:
         self._bounded = True
 
     def stored_between(self, start: int, end: int) -> int:
-        """What lies before a consumer at `start`, less what lies before one at `end`.
+        """The pending messages of a consumer that starts at `start`, minus those of one that starts at `end`.
 
-        The second is made later: what is stored meanwhile makes the difference smaller, never larger.
+        The second is created later: messages stored in between make the difference smaller, never larger.
         """
         from_start = self._consumer_at(start).info.num_pending
         at_end = self._create(end)
@@ -110,12 +113,11 @@ class PullFetcher:
             pull = consumer.fetch_nowait(1)
             self._bounded = True
         with pull:
-            messages = (message._raw for message in pull)
-            for run in _runs(messages):
+            for run in _chunks(raw_runs(pull, RUN)):
                 chunk = chunk_of(run, self._delivered + 1)
                 if chunk is None:
-                    # Sent to a pull that had been given up: nobody has it, and this consumer is past it.
-                    raise ConnectionLostError("the consumer has skipped a message: it is made anew")
+                    # The server sent a message to a pull that had ended. This consumer does not deliver it again.
+                    raise ConnectionLostError("the consumer has skipped a message: it is created again")
                 self._delivered += len(run)
                 self._position = chunk.sequences[-1] + 1
                 yield chunk
@@ -162,36 +164,37 @@ def _delete(consumer: Consumer) -> None:
     try:
         consumer.delete()
     except NatsError:
-        pass  # gone already, or not to be reached: the server removes it in time
+        pass  # deleted already, or the server is not reachable: it deletes an unused consumer by itself
 
 
-def _runs(messages: Iterator[RawMessage]) -> Iterator[list[RawMessage]]:
-    """Lists of about CHUNK_ROWS messages, or less where they are large."""
+def _chunks(runs: Iterator[list[RawMessage]]) -> Iterator[list[RawMessage]]:
+    """Lists of CHUNK_ROWS messages, shorter where the messages are large."""
     rows: list[RawMessage] = []
     size = 0
-    while run := list(islice(messages, RUN)):
+    for run in runs:
         rows += run
         size += sum([len(raw[3]) for raw in run])
         if len(rows) >= CHUNK_ROWS or size >= CHUNK_BYTES:
-            yield rows
-            rows, size = [], 0
+            yield rows[:CHUNK_ROWS]
+            rows = rows[CHUNK_ROWS:]
+            size = sum([len(raw[3]) for raw in rows])
     if rows:
         yield rows
 
 
 class DirectFetcher:
-    """Direct Get in batches (server 2.11 and later), else one message after another from the leader."""
+    """Reads by Direct Get in batches (server 2.11 and later), or one message at a time from the leader."""
 
     def __init__(self, js: JetStream, info: StreamInfo, subjects: tuple[str, ...]) -> None:
-        self._js = js
-        self._nc: Connection = js._client.nc
+        self._client = client_of(js)
+        self._nc = self._client.link.connection
         self._stream = info.config.name
         self._subjects = subjects
         self._next_by_subject = subjects[0] if len(subjects) == 1 else ">"
-        self._batched = bool(info.config.allow_direct) and _version(self._nc) >= DIRECT_BATCH_SINCE
+        self._batched = bool(info.config.allow_direct) and _version(self._client.link) >= DIRECT_BATCH_SINCE
 
     def stored_between(self, start: int, end: int) -> int:
-        """Not known: what other consumers have finished with is removed at any time."""
+        """Not known: the stream removes messages whenever other consumers have acknowledged them."""
         return 0
 
     def fetch(self, start: int, count: int) -> Iterator[Chunk]:
@@ -202,13 +205,13 @@ class DirectFetcher:
                 yield Chunk(*(list(column) for column in zip(*wanted, strict=True)))
 
     def widen(self) -> None:
-        """Nothing to widen: a Direct Get always answers with one message at least."""
+        """Nothing to do: Direct Get always returns at least one message."""
 
     def reset(self) -> None:
-        """Nothing is kept between two fetches."""
+        """Nothing to do: nothing is kept between two fetches."""
 
     def close(self) -> None:
-        """Nothing is left on the server."""
+        """Nothing to do: nothing is created on the server."""
 
     def _matches(self, subject: bytes) -> bool:
         if len(self._subjects) < 2:
@@ -227,10 +230,10 @@ class DirectFetcher:
                     "batch": min(DIRECT_BATCH, start + count - position),
                     "max_bytes": DIRECT_BATCH_BYTES,
                 }
-                subject = self._js._client.subject("DIRECT", "GET", self._stream)
+                subject = self._client.subject("DIRECT", "GET", self._stream)
                 self._nc.publish(subject, json.dumps(body).encode(), reply=inbox)
                 received = 0
-                while (row := _direct_row(answers.next_msg(DIRECT_TIMEOUT)._raw)) is not None:
+                while (row := _direct_row(answers.next_msg(DIRECT_TIMEOUT))) is not None:
                     received += 1
                     position = row[1] + 1
                     yield row
@@ -242,7 +245,7 @@ class DirectFetcher:
         while position < start + count:
             body = {"seq": max(1, position), "next_by_subj": self._next_by_subject}
             try:
-                answer = self._js._client.request("STREAM", "MSG", "GET", self._stream, body=body)
+                answer = self._client.request("STREAM", "MSG", "GET", self._stream, body=body)
             except MessageNotFoundError:
                 return
             row = _stored_row(answer["message"])
@@ -250,27 +253,28 @@ class DirectFetcher:
             yield row
 
 
-# Subject, sequence, nanoseconds, header block, payload: as the columns of a Chunk.
+# Subject, sequence, nanoseconds, header block, payload: the columns of a Chunk.
 _Row = tuple[bytes, int, int, bytes | None, bytes]
 
 
-def _direct_row(raw: RawMessage) -> _Row | None:
-    """A message of a Direct Get's answer; None for the status that ends it."""
-    block = raw[2] or b""
+def _direct_row(message: Message) -> _Row | None:
+    """A message of a Direct Get reply; None for the status that ends the batch."""
+    block = message.raw_headers or b""
     subject, sequence = header_value(block, b"Nats-Subject"), header_value(block, b"Nats-Sequence")
     if subject is None or sequence is None:
         status = status_of(block)
         if status is not None and status.code in (204, 404):  # end of the batch, no message found
             return None
         if status is not None and status.code == 503:
-            raise ConnectionLostError("no server answers Direct Get at the moment")
+            raise ConnectionLostError("no server serves Direct Get at the moment")
         raise api_error(0 if status is None else status.code, 0, "Direct Get was refused")
     stored = header_value(block, b"Nats-Time-Stamp") or b"1970-01-01T00:00:00Z"
-    return subject, int(sequence), nanoseconds_of(stored.decode()), _without_direct_headers(block), raw[3]
+    own = _without_direct_headers(block)
+    return subject, int(sequence), nanoseconds_of(stored.decode()), own, message.data
 
 
 def _without_direct_headers(block: bytes) -> bytes | None:
-    """The message's own headers: Direct Get puts its own behind them."""
+    """The message's own headers, without those that Direct Get adds after them."""
     lines = block.rstrip(b"\r\n").split(b"\r\n")
     while len(lines) > 1 and lines[-1].partition(b":")[0].strip().lower() in _DIRECT_HEADERS:
         lines.pop()
@@ -284,7 +288,7 @@ def _stored_row(message: dict[str, Any]) -> _Row:
 
 
 def nanoseconds_of(timestamp: str) -> int:
-    """Nanoseconds since 1970 of the server's RFC 3339 timestamps, which are in UTC."""
+    """Nanoseconds since 1970 of an RFC 3339 timestamp of the server, which is in UTC."""
     moment, _, fraction = timestamp.rstrip("Zz").partition(".")
     seconds = _seconds_since_1970(moment)
     return seconds * 1_000_000_000 + int(fraction.ljust(9, "0")[:9])
@@ -294,6 +298,6 @@ def _seconds_since_1970(moment: str) -> int:
     return int((datetime.fromisoformat(moment).replace(tzinfo=timezone.utc) - _EPOCH).total_seconds())
 
 
-def _version(nc: Connection) -> tuple[int, ...]:
-    numbers = str(nc.server_info.get("version", "")).split("-")[0].split(".")[:2]
+def _version(link: Link) -> tuple[int, ...]:
+    numbers = str(link.server_info.get("version", "")).split("-")[0].split(".")[:2]
     return tuple(int(number) for number in numbers if number.isdigit())

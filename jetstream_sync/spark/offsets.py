@@ -1,7 +1,7 @@
-"""Offsets of a streaming query, and the positions a user may start or end at. Pure.
+"""Offsets of a streaming query, and the positions at which a user may start or end. No I/O.
 
-An offset is a stream sequence: `next` is the first sequence not yet read. With it go `base`, where the query
-first started, and `created`, which tells a stream from another one of the same name.
+The offset of a query is a stream sequence: `next` is the first sequence that is not read yet. `base` is where the
+query first started. `created`, the time of the stream's creation, tells it from another stream of the same name.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ VERSION = 1
 
 @dataclass(frozen=True)
 class Offset:
-    """Where a query stands in a stream. `base` is None when it is not known any more."""
+    """The position of a query in a stream. `base` is None when it is no longer known."""
 
     next: int
     created: str
@@ -31,7 +31,7 @@ class Offset:
 
     @classmethod
     def from_json(cls, wire: Mapping[str, Any]) -> Offset:
-        """Raises ValueError when a checkpoint holds something else."""
+        """Decode an offset of a checkpoint. Raises ValueError when it is malformed or of another version."""
         if wire.get("v") != VERSION:
             raise ValueError(f"the checkpoint's offset is not of version {VERSION} of this source: {dict(wire)!r}")
         following, created, base = wire.get("next"), wire.get("created"), wire.get("base")
@@ -46,10 +46,11 @@ def _is_sequence(value: Any) -> bool:
 
 
 def first_to_read(start: Offset, end: Offset) -> int:
-    """Where the batch from `start` to `end` begins.
+    """The first sequence of the batch from `start` to `end`.
 
-    After a crash inside batch 0 Spark has no start of its own and asks for the initial offset again, which may
-    have moved on meanwhile (`latest`). The end comes from the checkpoint, and remembers the first start.
+    After a crash in batch 0, the checkpoint has no start and Spark asks for the initial offset again. With
+    `latest` that is further on by then. The end comes from the checkpoint and contains the first start as its
+    `base`.
     """
     if start.next == start.base and end.base is not None and start.created == end.created:
         return end.base
@@ -57,7 +58,7 @@ def first_to_read(start: Offset, end: Offset) -> int:
 
 
 def capped(start: int, available: int, limit: int | None) -> int:
-    """The end of a batch: all that is available, at most `limit` sequences, never before the start."""
+    """The end of a batch: everything available, at most `limit` sequences, and never before the start."""
     end = max(start, available)
     return end if limit is None else min(end, start + limit)
 
@@ -67,7 +68,7 @@ def capped(start: int, available: int, limit: int | None) -> int:
 
 @dataclass(frozen=True)
 class Position:
-    """A place in a stream as a user names it: a keyword, a sequence, or a moment."""
+    """A position in a stream as an option gives it: a keyword, a sequence, or a time."""
 
     keyword: str = ""
     seq: int | None = None
@@ -79,7 +80,7 @@ LATEST = Position("latest")
 
 
 def parse_position(text: str) -> Position:
-    """`earliest`, `latest`, `{"seq": n}` or an ISO timestamp (UTC where it names no zone). Raises ValueError."""
+    """Parse `earliest`, `latest`, `{"seq": n}` or an ISO timestamp (UTC if it has no zone). Raises ValueError."""
     value = text.strip()
     for position in (EARLIEST, LATEST):
         if value.lower() == position.keyword:

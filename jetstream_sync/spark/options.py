@@ -1,7 +1,7 @@
-"""The options of `format("jetstream")`: checked, typed, and silent about secrets. Pure: no pyspark here.
+"""The options of `format("jetstream")`, checked and typed. No I/O, no pyspark.
 
-Spark hands every option over as text, with its name in lower case. An unknown name or a bad value is a
-ValueError that names the option; the value of a secret is never shown.
+Spark passes every option as text, with its name in lower case. An unknown name or an invalid value raises a
+ValueError that names the option. The value of a secret is never shown.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 from ..protocol.subjects import api_prefix, publish_subject, subscribe_subject, valid_name
 from .offsets import EARLIEST, LATEST, Position, parse_position
 
-# What Spark itself adds to the options of a query.
+# Options that Spark itself adds to those of a query.
 _SPARKS_OWN = frozenset({"checkpointlocation", "queryname", "outputmode"})
 
 T = TypeVar("T")
@@ -21,7 +21,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Secret:
-    """A value that is not shown when the options are."""
+    """A value that repr() of the options does not show."""
 
     value: str = field(repr=False)
 
@@ -83,12 +83,12 @@ def _domain(value: str) -> str:
 
 
 def _servers(value: str) -> Secret:
-    # A URL may carry a password: it is shown to nobody either.
+    # A URL may contain a password, so it is never shown, either.
     return _secret(value)
 
 
 def _option(name: str, parse: Callable[[str], Any]) -> dict[str, Any]:
-    """A field's metadata: the option's name, and how its text is read."""
+    """The metadata of a field: the name of the option, and the function that parses its text."""
     return {"name": name, "parse": parse}
 
 
@@ -109,7 +109,7 @@ class ConnectionOptions:
 
     @classmethod
     def parse(cls: type[T], options: Mapping[str, str]) -> T:
-        """Checked options. Raises ValueError that names the option and says what is wrong with it."""
+        """Parse and check options. Raises ValueError, which names the option and the problem."""
         known = {option.metadata["name"].lower(): option for option in fields(cls)}  # type: ignore[arg-type]
         values: dict[str, Any] = {}
         for name, text in options.items():
@@ -132,7 +132,7 @@ class ConnectionOptions:
 
 
 def _check_servers(servers: Secret | None) -> None:
-    """Spark blanks the options password and token wherever it shows a plan, but not what URLs contain."""
+    """Reject credentials in URLs. In plans, Spark redacts the options password and token, but not URLs."""
     if servers is not None and "@" in servers.value:
         raise ValueError(
             "option 'servers' holds a user, a password or a token, which Spark would show in plans: "

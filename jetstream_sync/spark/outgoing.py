@@ -1,4 +1,4 @@
-"""From rows of a DataFrame to messages: subject, payload, headers, id. Pure."""
+"""Converts rows of a DataFrame to messages: subject, payload, headers, message id. No I/O."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from ..protocol.subjects import publish_subject
 
 COLUMNS = ("subject", "data", "headers", "msg_id", "ttl")
 
-# Headers by which a stream judges a publish. They were for the publish that stored them: in rows that were read
-# from a stream they must not be repeated.
+# Headers that tell a stream how to treat a publish. Rows that were read from a stream may have those of the
+# publish that stored them, which must not be sent again.
 _NOT_REPEATED = ("nats-msg-id", "nats-expected-", "nats-batch-")
 
 ROWS_AT_ONCE = 1000
@@ -21,7 +21,7 @@ CACHED_NAMES = 1000
 
 
 class Outgoing(NamedTuple):
-    """One message. The header block lacks its closing blank line, and the message's id."""
+    """A message. Its header block lacks the message id and the closing blank line."""
 
     subject: bytes
     payload: bytes
@@ -30,7 +30,7 @@ class Outgoing(NamedTuple):
 
 
 class Columns(NamedTuple):
-    """Rows by column; None where there is no such column."""
+    """Rows by column; None for a column that does not exist."""
 
     data: list[Any]
     subject: list[str | None] | None = None
@@ -40,25 +40,25 @@ class Columns(NamedTuple):
 
 
 def columns_of_rows(rows: Iterable[Any], names: frozenset[str]) -> Iterator[Columns]:
-    """For a Spark that hands rows over one by one."""
+    """Rows by column, for Spark versions that pass rows one by one."""
     source = iter(rows)
     while run := list(islice(source, ROWS_AT_ONCE)):
         yield Columns(**{name: [row[name] for row in run] for name in COLUMNS if name in names})
 
 
 class RowEncoder:
-    """Makes messages of rows. One thread."""
+    """Encodes rows as messages. For one thread."""
 
     def __init__(self, subject: str | None, stream: str | None) -> None:
         self.subject = None if subject is None else publish_subject(subject)
-        """The subject of all messages, whatever the rows say."""
+        """The subject of all messages, which overrides that of the rows; None to use that of the rows."""
         block, _ = publish_block(expected_stream=stream)
         self.start = VERSION_LINE if block is None else block[:-2]
-        """What the header block of every message begins with."""
-        self._names: dict[str, bytes] = {}  # how a line of that name begins
+        """The start of the header block of every message."""
+        self._names: dict[str, bytes] = {}  # the start of a header line, by name
 
     def encode(self, columns: Columns) -> Iterator[Outgoing]:
-        """Raises ValueError for a row that cannot be a message, naming the column."""
+        """Encode rows. Raises ValueError, which names the column, for a row that cannot be a message."""
         count = len(columns.data)
         subjects = self._subjects(columns.subject, count)
         ids = columns.msg_id or [None] * count
@@ -86,7 +86,7 @@ class RowEncoder:
         ]
 
     def header_lines(self, pairs: Any) -> bytes:
-        """The lines of one row's headers. Raises ValueError, BadHeaderError."""
+        """The header lines of a row. Raises ValueError, BadHeaderError."""
         lines = b""
         for name, values in pairs.items() if isinstance(pairs, Mapping) else pairs or ():
             for value in (values,) if isinstance(values, str) else values or ():
@@ -102,7 +102,7 @@ class RowEncoder:
         return lines
 
     def line_start(self, name: str) -> bytes:
-        """How a header line of that name begins; empty for one that is left out. Raises BadHeaderError."""
+        """The start of a header line; empty for a header that is not sent. Raises BadHeaderError."""
         start = self._names.get(name)
         if start is None:
             start = b"" if name.lower().startswith(_NOT_REPEATED) else _line_start(name)
@@ -124,7 +124,7 @@ def _line_start(name: str) -> bytes:
 
 
 def with_id(block: bytes, msg_id: str) -> bytes:
-    """The complete header block of a message with an id. Raises BadHeaderError."""
+    """The complete header block of a message, with its message id. Raises BadHeaderError."""
     if msg_id.isascii() and msg_id.isalnum():
         return b"%bNats-Msg-Id: %b\r\n\r\n" % (block, msg_id.encode())
     return block + encode_headers([(MSG_ID, msg_id)])[len(VERSION_LINE) :]

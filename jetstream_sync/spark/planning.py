@@ -1,4 +1,4 @@
-"""What the driver asks a stream before a batch: where to start, where to end, and whether anything was lost."""
+"""What the driver finds out before a batch: where to start, where to end, and whether data was lost."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing import TypeVar
 from ..api.info import StreamInfo
 from .offsets import EARLIEST, LATEST, Position
 from .options import ReadOptions
-from .range_reader import NO_PROGRESS_SECONDS, PASSING, StreamView, first_sequence, report_loss
 from .ranges import SequenceRange
+from .stream_view import NO_PROGRESS_SECONDS, PASSING, StreamView, first_sequence, report_loss
 
 T = TypeVar("T")
 
@@ -18,7 +18,7 @@ PAUSE = 0.25
 
 
 def patiently(call: Callable[[], T]) -> T:
-    """The result of `call`, tried again while the server is away: a running query outlives a restart."""
+    """The result of `call`, repeated for up to a minute while the server is unavailable, as during a restart."""
     gives_up = time.monotonic() + NO_PROGRESS_SECONDS
     while True:
         try:
@@ -30,7 +30,7 @@ def patiently(call: Callable[[], T]) -> T:
 
 
 def sequence_at(view: StreamView, info: StreamInfo, position: Position) -> int:
-    """The first sequence at or behind `position`."""
+    """The first sequence at or after `position`."""
     after_last = info.state.last_seq + 1
     if position == EARLIEST:
         return first_sequence(info)
@@ -43,7 +43,7 @@ def sequence_at(view: StreamView, info: StreamInfo, position: Position) -> int:
 
 
 def _first_stored_at(view: StreamView, low: int, high: int, moment: float) -> int:
-    """The first sequence of [low, high) stored at `moment` or later, else `high`. Asks log2(high - low) times."""
+    """The first sequence of [low, high) stored at `moment` or later, else `high`: log2(high - low) requests."""
     while low < high:
         middle = (low + high) // 2
         stored = view.stored_at(middle)
@@ -55,7 +55,7 @@ def _first_stored_at(view: StreamView, low: int, high: int, moment: float) -> in
 
 
 def without_lost(options: ReadOptions, info: StreamInfo, wanted: SequenceRange) -> SequenceRange:
-    """`wanted` without what the stream does not hold any more, which is reported."""
+    """`wanted` without the sequences that are no longer in the stream; those are reported as lost."""
     first = first_sequence(info)
     if first <= wanted.start or not len(wanted):
         return wanted

@@ -1,4 +1,4 @@
-"""Reading a range of sequences completely: through lagging replicas, lost connections and restarted servers."""
+"""Reads a range of sequences completely, in spite of lagging replicas, lost connections and restarted servers."""
 
 from __future__ import annotations
 
@@ -7,18 +7,8 @@ import time
 from collections.abc import Iterator
 
 from ..api.info import StreamInfo
-from ..api.kinds import TIMESTAMP
 from ..errors import (
-    ConnectionLostError,
-    ConsumerDeletedError,
-    ConsumerNotFoundError,
-    DataLossError,
-    JetStreamNotEnabledError,
-    JetStreamUnavailableError,
-    MessageNotFoundError,
-    MissedHeartbeatError,
     NatsError,
-    PullError,
     TimeoutError,
 )
 from ..jetstream import JetStream
@@ -27,86 +17,15 @@ from .fetchers import Fetcher, fetcher_for
 from .options import ReadOptions
 from .ranges import SequenceRange, first_hole
 from .shared import jetstream_of, open_patiently
+from .stream_view import NO_PROGRESS_SECONDS, PASSING, PAUSES, StreamView, created_of, first_sequence, report_loss
 
 log = logging.getLogger("jetstream_sync.spark")
 
-# A task gives up when it has come no further for this long; Spark then runs it again elsewhere.
-NO_PROGRESS_SECONDS = 60.0
-PAUSES = (0.05, 0.1, 0.25, 0.5, 1.0)
-
-# What passes by itself: a reconnect, an election, a server that restarts and has forgotten the consumer.
-PASSING = (
-    ConnectionLostError,
-    ConsumerDeletedError,
-    ConsumerNotFoundError,
-    JetStreamNotEnabledError,
-    JetStreamUnavailableError,
-    MissedHeartbeatError,
-    PullError,
-    TimeoutError,
-)
-
-
-class StreamView:
-    """What planning and reading ask about one stream. One thread at a time."""
-
-    def __init__(self, js: JetStream, options: ReadOptions) -> None:
-        self._js = js
-        self._options = options
-
-    def info(self) -> StreamInfo:
-        return self._js._streams.info(self._options.stream)
-
-    def next_stored(self, seq: int, subjects: tuple[str, ...] = ()) -> int | None:
-        """The first sequence from `seq` on that the stream's leader has; None when there is none."""
-        found = [self._next_of(seq, subject) for subject in subjects or (">",)]
-        return min((each for each in found if each is not None), default=None)
-
-    def _next_of(self, seq: int, subject: str) -> int | None:
-        try:
-            # Never Direct Get: any replica answers that, and a replica may lag.
-            message = self._js._streams.get_message(
-                self._options.stream, direct=False, seq=max(1, seq), last_by_subject=None, next_by_subject=subject
-            )
-        except MessageNotFoundError:
-            return None
-        return message.seq
-
-    def stored_at(self, seq: int) -> float | None:
-        """When the first message from `seq` on was stored, in seconds since 1970; None when there is none."""
-        try:
-            message = self._js._streams.get_message(
-                self._options.stream, direct=False, seq=max(1, seq), last_by_subject=None, next_by_subject=">"
-            )
-        except MessageNotFoundError:
-            return None
-        return None if message.time is None else message.time.timestamp()
-
-
-def created_of(info: StreamInfo) -> str:
-    """The stream's time of creation as text: another stream of the same name has another."""
-    return "" if info.created is None else str(TIMESTAMP.encode(info.created))
-
-
-def first_sequence(info: StreamInfo) -> int:
-    """The first sequence the stream holds, or will hold when it is empty."""
-    state = info.state
-    return state.last_seq + 1 if not state.messages else max(1, state.first_seq)
-
-
-def report_loss(options: ReadOptions, what: str) -> None:
-    """Raise, or log and go on, as failOnDataLoss says."""
-    if options.fail_on_data_loss:
-        raise DataLossError(
-            f"data loss in stream {options.stream!r}: {what}. Set failOnDataLoss=false to go on without it"
-        )
-    log.warning("data loss in stream %r: %s; going on (failOnDataLoss=false)", options.stream, what)
-
 
 def read_range(options: ReadOptions, wanted: SequenceRange, created: str) -> Iterator[Chunk]:
-    """Every message of `wanted` that the stream holds, once, in order. Opens a connection and closes it.
+    """Every message of `wanted` in the stream, once and in order. Opens a connection, and closes it at the end.
 
-    Raises DataLossError for lost data (failOnDataLoss), and what keeps it from reading for a minute.
+    Raises DataLossError for lost data (failOnDataLoss), and any error that lasts for a minute.
     """
     nc = open_patiently(options, f"spark read {options.stream} {wanted}")
     try:
@@ -120,7 +39,7 @@ def read_range(options: ReadOptions, wanted: SequenceRange, created: str) -> Ite
 
 
 class RangeReader:
-    """Reads one range. One thread."""
+    """Reads one range. For one thread."""
 
     def __init__(self, js: JetStream, options: ReadOptions, wanted: SequenceRange, created: str) -> None:
         self._js = js
@@ -130,10 +49,10 @@ class RangeReader:
         self._position = wanted.start
         self._created = created
         self._fetcher: Fetcher | None = None
-        # With a filter most holes are messages that do not match. Whether one of them was lost is told by numbers.
-        self._expected = 0  # messages that match, when reading began
+        # With a filter, most gaps in the sequences are messages that do not match. Counting tells if one was lost.
+        self._expected = 0  # messages that matched when reading began
         self._read = 0
-        self._doubtful: SequenceRange | None = None  # with holes that were removed from the stream meanwhile
+        self._doubtful: SequenceRange | None = None  # has gaps in a part that was since removed from the stream
         self._failures = 0
         self._gives_up = time.monotonic() + NO_PROGRESS_SECONDS
 
@@ -149,7 +68,7 @@ class RangeReader:
                 self._recover(error)
 
     def _pass(self) -> Iterator[Chunk]:
-        """Read what is there, then ask the leader whether that was all."""
+        """Read what is available, then ask the leader whether there is more."""
         if self._fetcher is None:
             info = self._check_loss(self._position, self._end)
             fetcher = fetcher_for(self._js, info, self._options.subjects)
@@ -170,7 +89,7 @@ class RangeReader:
                 self._finish()
                 return
             self._progress()
-        # "Nothing pending" is the word of a replica that may lag; the leader knows.
+        # A replica that lags may also report that nothing is pending. Only the leader knows.
         following = None
         if self._position < self._end:
             following = self._view.next_stored(self._position, self._options.subjects)
@@ -198,7 +117,7 @@ class RangeReader:
             self._doubtful = SequenceRange(start, min(first, end))
 
     def _check_loss(self, hole: int, end: int) -> StreamInfo:
-        """A hole below the stream's first sequence was not there to begin with: retention or a purge made it."""
+        """Report a loss if the gap is before the stream's first sequence: retention or a purge removed it."""
         info = self._same_stream(hole, end)
         first = first_sequence(info)
         if first > hole:
@@ -213,7 +132,7 @@ class RangeReader:
             self._created = created_of(info)
         return info
 
-    # --- trouble ------------------------------------------------------------------------------------
+    # --- errors and waits ---------------------------------------------------------------------------
 
     def _progress(self) -> None:
         self._failures = 0

@@ -1,6 +1,6 @@
-"""Contiguous ranges of sequences: how a batch is split into partitions. Pure.
+"""Contiguous ranges of sequences, and how a batch is split into partitions. No I/O.
 
-The split depends on start, end and options alone, so that a batch that is run again has the same partitions.
+The split depends only on start, end and options, so that a batch that runs again has the same partitions.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 import itertools
 from dataclasses import dataclass
 
-# Below this a partition's fixed cost (a connection, a consumer, a task) outweighs what parallel reading gains.
+# For fewer messages, the fixed cost of a partition (a connection, a consumer, a task) exceeds the gain.
 MIN_PER_PARTITION = 10_000
 MAX_PER_PARTITION = 100_000
 DEFAULT_PARTITIONS = 8
@@ -16,7 +16,7 @@ DEFAULT_PARTITIONS = 8
 
 @dataclass(frozen=True)
 class SequenceRange:
-    """Sequences from `start` up to and without `end`."""
+    """The sequences from `start` up to but not including `end`."""
 
     start: int
     end: int
@@ -31,9 +31,9 @@ class SequenceRange:
 def split(
     start: int, end: int, *, min_partitions: int | None = None, max_per_partition: int | None = None
 ) -> list[SequenceRange]:
-    """The partitions of a batch: as equal as they can be, in order, none empty.
+    """The partitions of a batch, in order, of almost equal size, none empty.
 
-    At least `min_partitions` (as far as there are sequences), at most `max_per_partition` sequences in each.
+    There are at least `min_partitions` (or as many as sequences), each with at most `max_per_partition` sequences.
     """
     total = end - start
     if total <= 0:
@@ -46,11 +46,11 @@ def split(
 
 
 def first_hole(expected: int, sequences: list[int]) -> int | None:
-    """The first sequence missing before the last of `sequences`, which ascend; None when they follow on."""
+    """The first sequence from `expected` on that is missing in `sequences`, which ascend; None when none is."""
     if not sequences or sequences[-1] - expected + 1 == len(sequences):
         return None
     low, high = 0, len(sequences) - 1
-    while low < high:  # sequences[i] == expected + i holds up to the hole, and never behind it
+    while low < high:  # sequences[i] == expected + i holds before the gap, and not after it
         middle = (low + high) // 2
         if sequences[middle] == expected + middle:
             low = middle + 1

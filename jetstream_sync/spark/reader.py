@@ -10,16 +10,17 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 from .offsets import EARLIEST, LATEST
 from .options import ReadOptions
 from .planning import sequence_at, without_lost
-from .range_reader import StreamView, created_of, read_range
+from .range_reader import read_range
 from .ranges import SequenceRange, split
 from .shared import jetstream_of, open_connection
+from .stream_view import StreamView, created_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 
 class RangePartition(InputPartition):
-    """A range of sequences, of the stream created at that moment."""
+    """A range of sequences of the stream that was created at the time `created`."""
 
     def __init__(self, start: int, end: int, created: str) -> None:
         super().__init__(None)
@@ -41,8 +42,9 @@ def partitions_of(options: ReadOptions, wanted: SequenceRange, created: str) -> 
 def read_partition(
     options: ReadOptions, columns: tuple[str, ...], partition: RangePartition
 ) -> Iterator[pa.RecordBatch]:
-    """The partition's messages as Arrow record batches. Runs in a task, with a connection of its own."""
-    # An optional extra: the data source must be importable where pyarrow is not, or it hides all others.
+    """The messages of a partition as Arrow record batches. Runs in a task, and opens its own connection."""
+    # An optional extra. If the data source could not be imported without it, Spark would find no data source at
+    # all.
     from .arrow import arrow_schema, record_batch
 
     schema = arrow_schema(columns)
@@ -54,14 +56,14 @@ def read_partition(
 
 
 class JetStreamReader(DataSourceReader):
-    """Reads what the stream holds between two offsets, once."""
+    """Reads the messages of a stream between two offsets, once."""
 
     def __init__(self, options: ReadOptions, columns: tuple[str, ...]) -> None:
         self._options = options
         self._columns = columns
 
     def partitions(self) -> list[InputPartition]:
-        """Asks the stream where it begins and ends; runs once, before the job."""
+        """Plan the read: ask the server where the stream begins and ends. Runs once, before the job."""
         options = self._options
         with open_connection(options, f"spark plan {options.stream}") as nc:
             view = StreamView(jetstream_of(nc, options), options)
@@ -69,7 +71,8 @@ class JetStreamReader(DataSourceReader):
             start = sequence_at(view, info, options.starting_offsets or EARLIEST)
             end = min(sequence_at(view, info, options.ending_offsets or LATEST), info.state.last_seq + 1)
             wanted = without_lost(options, info, SequenceRange(start, end))
-        # Spark makes an empty list a partition of its own kind: give it an empty one of ours.
+        # For an empty list Spark would create a partition of another class: return an empty RangePartition
+        # instead.
         created = created_of(info)
         return list(partitions_of(options, wanted, created)) or [RangePartition(end, end, created)]
 

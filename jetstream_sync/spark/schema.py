@@ -1,4 +1,4 @@
-"""The schema of the source. Spark's types here; Arrow's beside the conversion, in arrow.py."""
+"""The schema of the source in Spark's types. arrow.py has the corresponding types of Arrow."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def default_schema(*, ts_nanos: bool) -> str:
 
 
 def checked_columns(schema: StructType) -> tuple[str, ...]:
-    """The columns to read. Raises ValueError for one that the source does not have, or has with another type."""
+    """The columns to read. Raises ValueError for a column that does not exist or has another type."""
     known = COLUMNS | TS_NANOS
     for column in schema.fields:
         kind = known.get(column.name)

@@ -1,4 +1,4 @@
-"""Connections from options: one for a task, or one that all code of a process shares."""
+"""Opens connections from options: one for a task, or one that all code of a process shares."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import threading
 import time
 from typing import Any
 
+from .._platform import on_fork
 from ..api.client import DEFAULT_PREFIX
 from ..errors import NoServersError
 from ..jetstream import JetStream
@@ -15,7 +16,7 @@ from ..net.connect import connect
 from ..net.connection import Connection
 from .options import ConnectionOptions, Secret
 
-# A task waits this long for an answer of the JetStream API: elections take some seconds.
+# How long a task waits for a reply of the JetStream API: an election takes some seconds.
 API_TIMEOUT = 15.0
 CONNECT_SECONDS = 30.0
 CONNECT_PAUSE = 0.25
@@ -25,12 +26,12 @@ _lock = threading.Lock()
 
 
 def connection(**options: Any) -> Connection:
-    """This process's shared connection for `options`, made on first use. Thread-safe.
+    """The connection that all code of this process shares for these options, opened on first use. Thread-safe.
 
-    For code that runs on executors: UDFs, `mapInArrow`, `foreachPartition`, `foreachBatch`. The options are
-    those of the data source: servers, credentials, user, password, token, tlsCaFile, tlsCertFile, tlsKeyFile.
-    It stays open until the process ends; do not close it. A process forked later makes its own.
-    Blocks while it connects; raises what connect() raises, and ValueError for an option it does not know.
+    For code that runs on executors: UDFs, `mapInArrow`, `foreachPartition`, `foreachBatch`. The options are those
+    of the data source: servers, credentials, user, password, token, tlsCaFile, tlsCertFile, tlsKeyFile. The
+    connection stays open until the process ends; do not close it. A process that is forked later opens its own.
+    Blocks while it connects. Raises what connect() raises, and ValueError for an unknown option.
     """
     parsed = ConnectionOptions.parse({name: str(value) for name, value in options.items() if value is not None})
     key = (os.getpid(), parsed)
@@ -42,7 +43,7 @@ def connection(**options: Any) -> Connection:
 
 
 def open_connection(options: ConnectionOptions, name: str) -> Connection:
-    """A connection of the caller's own, to be closed by the caller."""
+    """Open a connection, which the caller closes. Blocks and raises as connect() does."""
     return connect(
         _revealed(options.servers),
         name=name,
@@ -55,9 +56,9 @@ def open_connection(options: ConnectionOptions, name: str) -> Connection:
 
 
 def open_patiently(options: ConnectionOptions, name: str) -> Connection:
-    """Like open_connection(), but a server that is away is given half a minute to come back.
+    """Like open_connection(), but try for half a minute while no server is reachable.
 
-    For tasks: Spark starts a failed one again at once, and would use up all its tries while a server restarts.
+    For tasks: Spark repeats a failed task at once, and would use up all attempts while a server restarts.
     """
     gives_up = time.monotonic() + CONNECT_SECONDS
     while True:
@@ -88,10 +89,10 @@ def _tls_context(options: ConnectionOptions) -> ssl.SSLContext | None:
 
 
 def _after_fork_in_child() -> None:
-    """What the parent shared is the parent's; its lock may be held by a thread that is not here."""
+    """The connections belong to the parent. A thread that exists only there may have held the lock."""
     global _lock
     _lock = threading.Lock()
     _shared.clear()
 
 
-os.register_at_fork(after_in_child=_after_fork_in_child)
+on_fork(_after_fork_in_child)

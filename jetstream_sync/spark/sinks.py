@@ -1,4 +1,4 @@
-"""How a task stores its rows: pipelined publishes with ids, or atomic batches with markers. Imports pyarrow."""
+"""How a task stores its rows: pipelined publishes with message ids, or atomic batches. Imports pyarrow."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from typing import Protocol
 
 import pyarrow as pa
 
-from ..api.batch import PublishBatch
+from ..api.batch import PublishBatch, add_encoded
+from ..api.stream_api import StreamApi
 from ..errors import (
     APIError,
     ConnectionLostError,
@@ -18,7 +19,7 @@ from ..errors import (
     TimeoutError,
     WrongLastSequenceError,
 )
-from ..jetstream import JetStream
+from ..jetstream import JetStream, client_of
 from ..protocol.subjects import next_nuid
 from .bulk import BulkPublisher
 from .checks import check_stream
@@ -27,13 +28,13 @@ from .message_ids import ROWS_PER_CHUNK, Marker, TaskIdentity, Written, rows_alr
 from .options import WriteOptions
 from .outgoing import Outgoing, RowEncoder, with_id
 
-# "No responders" is what a publish gets while a server restarts or elects: ride it out, within publishTimeout.
+# While a server restarts or elects a leader, a publish gets "no responders". It is repeated within publishTimeout.
 RETRY_WAIT = 0.25
-# A chunk's messages are in memory here and on the server until it is committed.
+# Until a chunk is committed, its messages are in memory here and on the server.
 CHUNK_BYTES = 16 * 1024 * 1024
 
 _PASSING = (ConnectionLostError, JetStreamUnavailableError, NoStreamResponseError, TimeoutError)
-# Atomic batch: incomplete (the leader changed in its middle), too many at once.
+# Of atomic batches: incomplete, because the leader changed during the batch; too many open batches.
 _PASSING_BATCH_CODES = frozenset((10176, 10210))
 
 
@@ -41,10 +42,10 @@ class Sink(Protocol):
     """Stores the rows of one task."""
 
     def write(self, batch: pa.RecordBatch) -> None:
-        """Store rows; may leave the rest of it to finish(). Raises ValueError for a row that is no message."""
+        """Store rows, some of them only in finish(). Raises ValueError for a row that cannot be a message."""
 
     def finish(self) -> Written:
-        """Block until all rows are stored. Raises what keeps one from being stored."""
+        """Block until all rows are stored. Raises the error of a row that cannot be stored."""
 
 
 def sink_of(js: JetStream, options: WriteOptions, identity: TaskIdentity) -> Sink:
@@ -53,29 +54,29 @@ def sink_of(js: JetStream, options: WriteOptions, identity: TaskIdentity) -> Sin
 
 
 class IdempotentSink:
-    """Pipelined publishes. Every message has an id, so one that is sent again is stored once."""
+    """Stores rows by pipelined publishes. Every message has an id, so one that is sent twice is stored once."""
 
     def __init__(self, js: JetStream, options: WriteOptions, identity: TaskIdentity) -> None:
-        nc = js._client.nc
+        link = client_of(js).link
         self._js = js
         self._options = options
-        # The driver checks the stream at start, if the options name it; else one of the tasks when it knows it.
+        # The driver checks the stream if the options name it. If not, the first task does, when an ack names it.
         self._checks_late = options.stream is None and options.subject is None and identity.partition == 0
-        self._publisher = BulkPublisher(nc, options.publish_timeout, options.max_pending)
+        self._publisher = BulkPublisher(link, options.publish_timeout, options.max_pending)
         self._encoder = FrameEncoder(
             RowEncoder(options.subject, options.stream),
             id_prefix=identity.id_prefix.encode(),
             reply_prefix=self._publisher.reply_prefix,
-            max_payload=nc.max_payload,
+            max_payload=link.max_payload,
         )
 
     def write(self, batch: pa.RecordBatch) -> None:
-        """Blocks while the window of unacknowledged messages is full."""
+        """Publish rows. Blocks while the window of unacknowledged messages is full."""
         for frames in self._encoder.encode(batch):
             self._publisher.publish(frames)
 
     def finish(self) -> Written:
-        """Wait for every acknowledgement. Raises what a publish failed with."""
+        """Block until every message is acknowledged. Raises the error of a failed publish."""
         self._publisher.finish()
         self._publisher.close()
         if self._checks_late and self._publisher.stream:
@@ -84,10 +85,11 @@ class IdempotentSink:
 
 
 class AtomicSink:
-    """Chunks as atomic batches. The last message of each is a marker, which the next chunk expects to find.
+    """Stores rows in chunks, each an atomic batch. Its last message is a marker, which the next chunk expects.
 
-    A task that runs again reads the marker and skips what is stored. Two attempts of one task may run at once (a
-    zombie, speculation): the stream takes a chunk of the first and refuses that of the second, as a whole.
+    A task that runs again reads the marker and skips the rows that are stored. Two attempts of a task may run at
+    once (speculation, or an attempt that Spark believes dead): the stream accepts the chunk of the first and
+    rejects that of the second as a whole.
     """
 
     def __init__(self, js: JetStream, options: WriteOptions, identity: TaskIdentity) -> None:
@@ -106,7 +108,7 @@ class AtomicSink:
         self._skip = rows_already_written(last, self._epoch)
 
     def write(self, batch: pa.RecordBatch) -> None:
-        """Blocks for the acknowledgement of each chunk."""
+        """Store rows. Blocks for the acknowledgement of each chunk."""
         for message in self._encoder.encode(columns_of(batch)):
             self._written.rows += 1
             if self._skip is None or self._written.rows <= self._skip:
@@ -138,20 +140,20 @@ class AtomicSink:
             except _PASSING:
                 if time.monotonic() >= gives_up:
                     raise
-            # Stored or not, nobody knows. Sending again is safe: the stream refuses it if it was.
+            # It is not known whether the chunk was stored. If it was, the stream rejects the second one.
             time.sleep(RETRY_WAIT)
         self._chunk = []
         self._chunk_bytes = 0
 
     def _send(self, marker: Marker) -> int:
-        batch = PublishBatch(self._js._client.nc, self._js._client.timeout)
+        batch = PublishBatch(client_of(self._js).link, client_of(self._js).timeout)
         for subject, payload, block, msg_id in self._chunk:
-            batch._add(subject, payload, block if msg_id is None else with_id(block, msg_id)[:-2])
+            add_encoded(batch, subject, payload, block if msg_id is None else with_id(block, msg_id)[:-2])
         batch.add(self._marker_subject, marker.to_bytes(), expected_last_subject_seq=self._marker_seq)
         return batch.commit().seq
 
     def _own_marker(self, marker: Marker, refused: WrongLastSequenceError) -> int:
-        """The chunk was refused: because an earlier try of ours was stored after all, or by another attempt."""
+        """The sequence of `marker` if the rejected chunk is stored already. Raises if another attempt wrote it."""
         last, seq = self._last_marker()
         if last == marker:
             return seq
@@ -162,7 +164,7 @@ class AtomicSink:
 
     def _last_marker(self) -> tuple[Marker | None, int]:
         try:
-            message = self._js._streams.get_message(
+            message = StreamApi(client_of(self._js)).get_message(
                 self._stream, direct=False, seq=None, last_by_subject=self._marker_subject, next_by_subject=None
             )
         except MessageNotFoundError:

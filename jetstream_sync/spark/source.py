@@ -44,10 +44,10 @@ class JetStreamDataSource(DataSource):
 
 
 def register(spark: SparkSession) -> None:
-    """Make `format("jetstream")` known to a session. Not needed where Spark discovers it by itself."""
+    """Register `format("jetstream")` with a session. Not needed where Spark discovers it by itself."""
     try:
         spark.dataSource.register(JetStreamDataSource)
     except AnalysisException as error:
-        # pyspark 4.0 refuses a name that it has discovered already.
+        # pyspark 4.0 rejects a name that it has discovered already.
         if "DATA_SOURCE_ALREADY_EXISTS" not in str(error):
             raise

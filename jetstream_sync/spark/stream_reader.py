@@ -1,7 +1,7 @@
 """The stream reader: offsets for Structured Streaming. One class for pyspark 4.0 to 4.3.
 
-Spark keeps the driver's side of it in a process of its own for the whole query, with one connection; `read` runs
-in tasks, on a copy that was made before any connection was opened.
+Spark runs the driver's part in a separate process for the whole query, with one connection. `read` runs in tasks,
+on a copy that Spark makes before a connection is opened.
 """
 
 from __future__ import annotations
@@ -13,14 +13,16 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 
 from ..api.info import StreamInfo
+from ..api.stream_api import StreamApi
+from ..jetstream import client_of
 from ..net.connection import Connection
 from .offsets import LATEST, Offset, capped, first_to_read
 from .options import ReadOptions
 from .planning import patiently, sequence_at, without_lost
-from .range_reader import StreamView, created_of, first_sequence, report_loss
 from .ranges import SequenceRange
 from .reader import RangePartition, partitions_of, read_partition
 from .shared import jetstream_of, open_connection
+from .stream_view import StreamView, created_of, first_sequence, report_loss
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -31,10 +33,10 @@ except ImportError:  # pyspark 4.0 and 4.1: Spark passes neither start nor limit
     ReadAllAvailable = ReadMaxRows = None
 
     class SupportsTriggerAvailableNow:  # type: ignore[no-redef]
-        """Stands in for the mixin."""
+        """Replaces the mixin."""
 
 
-# An idle query asks for the latest offset about every 11 ms.
+# Spark asks for the latest offset about every 11 ms while a query is idle; the server is asked less often.
 SECONDS_BETWEEN_INFOS = 0.1
 
 
@@ -47,20 +49,20 @@ class JetStreamStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
         self._nc: Connection | None = None
         self._last_info: StreamInfo | None = None
         self._asked_at = 0.0
-        self._first_start: Offset | None = None  # where this query would start without a checkpoint
-        self._initial: Offset | None = None  # the same, once Spark has asked for it: there is no checkpoint
-        self._reached: Offset | None = None  # the end of the last batch planned
-        self._target: int | None = None  # availableNow: do not go beyond
+        self._first_start: Offset | None = None  # where this query starts without a checkpoint
+        self._initial: Offset | None = None  # the same, once Spark has asked for it: then there is no checkpoint
+        self._reached: Offset | None = None  # the end of the last planned batch
+        self._target: int | None = None  # with availableNow: where the query ends
 
     # --- driver ---------------------------------------------------------------------------------------
 
     def initialOffset(self) -> dict[str, Any]:
-        """Where a new query starts; Spark asks again after a crash inside batch 0."""
+        """Where a new query starts. Spark asks again after a crash in batch 0."""
         self._initial = self._start()
         return self._initial.to_json()
 
     def latestOffset(self, start: dict[str, Any] | None = None, limit: Any = None) -> dict[str, Any]:
-        """The end of the next batch. pyspark 4.0 and 4.1 give neither `start` nor `limit`."""
+        """The end of the next batch. pyspark 4.0 and 4.1 pass neither `start` nor `limit`."""
         info = self._info()
         created = created_of(info)
         available = info.state.last_seq + 1
@@ -101,7 +103,7 @@ class JetStreamStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
         return partitions_of(self._options, wanted, finish.created)
 
     def commit(self, end: dict[str, Any]) -> None:
-        """Spark will not ask for anything before `end` again."""
+        """Spark will not read anything before `end` again: with deleteOnCommit, delete it."""
         if self._options.delete_on_commit:
             finish = Offset.from_json(end)
             if finish.created == created_of(self._info()) and finish.next > 1:
@@ -129,14 +131,14 @@ class JetStreamStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
         return self._first_start
 
     def _stands_at(self) -> Offset:
-        """Where the query stands, for pyspark 4.0 and 4.1.
+        """The present offset of the query, for pyspark 4.0 and 4.1, which do not pass it.
 
-        They do not tell, but a query that has a checkpoint begins with the partitions of an empty range there.
+        A query with a checkpoint first plans the partitions of an empty range at its offset.
         """
         return self._start() if self._reached is None else self._reached
 
     def _first_to_read(self, begin: Offset, finish: Offset) -> int:
-        """Only a start that was asked for here can be that of batch 0; any other is from the checkpoint."""
+        """The first sequence of a batch. Only the initial offset, the start of batch 0, may have moved."""
         return first_to_read(begin, finish) if begin == self._initial else begin.next
 
     def _limit(self, limit: Any) -> int | None:
@@ -158,6 +160,6 @@ class JetStreamStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
 
     def _purge(self, before: int) -> None:
         assert self._nc is not None
-        streams = jetstream_of(self._nc, self._options)._streams
+        streams = StreamApi(client_of(jetstream_of(self._nc, self._options)))
         for subject in self._options.subjects or (None,):
             streams.purge(self._options.stream, subject=subject, sequence=before, keep=None)

@@ -1,8 +1,8 @@
-"""The writers: rows of a DataFrame into a stream, idempotently or exactly once.
+"""The writers: they store the rows of a DataFrame in a stream, idempotently or exactly once.
 
-The driver makes a writer, Spark copies it to the tasks, each task writes its partition over a connection of its
-own, and the driver's copy is told of all of them. `commit` only reports: by then everything is stored. `abort`
-undoes nothing: what was stored stays, and the next try recognises it.
+The driver creates a writer, and Spark copies it to the tasks. Each task writes its partition over its own
+connection, and its result goes back to the driver. `commit` only logs: everything is stored by then. `abort`
+undoes nothing: messages that were stored stay, and the next attempt recognises them.
 """
 
 from __future__ import annotations
@@ -36,21 +36,21 @@ _TYPES = {
 
 
 class PartitionWritten(WriterCommitMessage):
-    """What a task tells the driver."""
+    """The result of a task, for the driver."""
 
     def __init__(self, written: Written) -> None:
         self.written = written
 
 
 class _TaskWriter:
-    """What the batch and the stream writer share: the part that runs in a task."""
+    """The part of the batch writer and the stream writer that runs in a task."""
 
     def __init__(self, options: WriteOptions, names: frozenset[str]) -> None:
         self._options = options
         self._names = names
 
     def _write_partition(self, identity: TaskIdentity, rows: Iterable[Any]) -> PartitionWritten:
-        # An optional extra: the data source must be importable where pyarrow is not, or it hides all others.
+        # An optional extra. If the data source could not be imported without it, Spark would find no data source.
         from .frames import batch_of
         from .sinks import sink_of
 
@@ -66,7 +66,7 @@ class _TaskWriter:
             nc.close()
 
 
-# Rows come as Arrow record batches where Spark can: from 4.1 on in both kinds of writers.
+# Spark 4.1 and later pass rows as Arrow record batches to both kinds of writers.
 _BatchBase: type[DataSourceWriter] = getattr(datasource, "DataSourceArrowWriter", DataSourceWriter)
 _StreamBase: type[DataSourceStreamWriter] = getattr(
     datasource, "DataSourceStreamArrowWriter", DataSourceStreamWriter
@@ -79,7 +79,7 @@ def _takes_arrow(writer: object) -> bool:
 
 
 class JetStreamWriter(_TaskWriter, _BatchBase):
-    """Writes a DataFrame. A task that Spark runs again writes nothing twice."""
+    """Writes a DataFrame. A task that Spark runs again stores no row twice."""
 
     def __init__(self, options: WriteOptions, names: frozenset[str]) -> None:
         super().__init__(options, names)
@@ -98,7 +98,7 @@ class JetStreamWriter(_TaskWriter, _BatchBase):
 
 
 class JetStreamStreamWriter(_TaskWriter, _StreamBase):
-    """Writes the micro-batches of a streaming query. One that Spark runs again is recognised by the stream."""
+    """Writes the micro-batches of a streaming query. A batch that Spark runs again is stored once."""
 
     def write(self, iterator: Iterator[Any]) -> WriterCommitMessage:
         """Blocks until every message of the partition is acknowledged."""
@@ -127,7 +127,7 @@ def stream_writer(options: WriteOptions, schema: StructType, overwrite: bool) ->
 
 
 def _checked(options: WriteOptions, schema: StructType, overwrite: bool) -> frozenset[str]:
-    """The columns to write. Raises ValueError for what cannot work, before the first row is computed."""
+    """The columns to write. Raises ValueError for options that cannot work, before the first row is computed."""
     if overwrite:
         raise ValueError("format jetstream only appends: use mode append (a stream cannot be overwritten)")
     names = frozenset(schema.fieldNames())

@@ -1,8 +1,8 @@
-"""Running real NATS servers in tests and experiments, and making trouble on the way to them.
+"""Run real NATS servers in tests and experiments, and inject faults into the connections to them.
 
-`LocalServer` and `LocalCluster` run nats-server on this machine; `FaultProxy` cuts, stalls and splits
-what passes between a client and a server; `ScriptedPeer` says what no real server would. The pytest
-plugin (`nats_server`, `nats_cluster`, `nc`, `js`) is in `jetstream_sync.testing.plugin`.
+`LocalServer` and `LocalCluster` run nats-server on this machine. `FaultProxy` cuts, stalls and splits the traffic
+between a client and a server. `ScriptedPeer` plays a server that behaves as no real one would. The pytest plugin
+(`nats_server`, `nats_cluster`, `nc`, `js`) is in `jetstream_sync.testing.plugin`.
 """
 
 from __future__ import annotations

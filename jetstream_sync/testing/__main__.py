@@ -14,9 +14,9 @@ _WATCH_INTERVAL = 0.2
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run the server until SIGINT or SIGTERM; the exit code: 0, or 1 when it could not run."""
+    """Run the server until SIGINT or SIGTERM. Returns the exit code: 0, or 1 when the server could not run."""
     options = _parser().parse_args(arguments)
-    # An exception and not an event: it ends the start-up as well, and cannot meet a lock that is held.
+    # The handlers raise instead of setting an event: that interrupts the start-up as well, and takes no lock.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
@@ -40,7 +40,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _serve(server: LocalServer, *, is_temporary: bool) -> None:
-    """Say where the server is, and watch it. Ends with an exception only."""
+    """Print where the server is, and watch it. Ends only by an exception."""
     fate = "temporary, removed at the end" if is_temporary else "kept"
     print(f"JetStream is ready at {server.url} (Ctrl-C ends it)")
     print(f"Streams are stored in {server.store_dir} ({fate})", flush=True)

@@ -10,21 +10,21 @@ from typing import Any
 from jetstream_sync._deadline import Deadline
 from jetstream_sync.testing.server import HOST, LocalServer, PortReservation, find_executable
 
-# A first election takes about one second; one after the death of a leader up to ten.
+# The first election takes about a second; an election after a leader was killed takes up to ten.
 READY_TIMEOUT = 30.0
 _POLL_INTERVAL = 0.02
-# A paused node answers nothing; the others must not wait long for it.
+# A paused node does not reply; waiting for it must not delay the look at the others for long.
 _MONITOR_TIMEOUT = 1.0
 
 
 class LocalCluster:
-    """`size` servers with JetStream, a context manager: entering starts them, leaving removes them.
+    """A cluster of `size` servers with JetStream (default 3). A context manager that starts and removes them.
 
-    `nodes` are ordinary `LocalServer`s: each can be killed, paused and started again by itself, and
-    keeps its ports, name and data. `config` is added to the configuration of every node. The ports of
-    the routes are held from construction to `close()`.
+    `nodes` are ordinary `LocalServer`s: each can be killed, paused and started again on its own, and keeps its
+    ports, name and data. `config` is added to the configuration of every node. The ports of the routes are
+    reserved from construction to `close()`.
 
-    One thread at a time may start or stop it; everything else may be called from any thread.
+    Only one thread at a time may start or stop it. All other methods may be called from any thread.
     """
 
     def __init__(
@@ -36,9 +36,9 @@ class LocalCluster:
     ) -> None:
         if size < 2:
             raise ValueError(f"a cluster has at least two nodes, not {size}")
-        executable = find_executable(executable)  # first, so that nothing is held when there is none
+        executable = find_executable(executable)  # first: it may raise, and nothing is reserved yet
         self._route_ports = [PortReservation() for _ in range(size)]
-        # Servers that listen elsewhere on this machine must not take the cluster for their own.
+        # A unique name, so that servers of other clusters on this machine do not join this one.
         self.name = f"cluster-{self._route_ports[0].port}"
         self.nodes = [
             LocalServer(
@@ -51,19 +51,19 @@ class LocalCluster:
 
     @property
     def urls(self) -> list[str]:
-        """The URLs of all nodes, running or not."""
+        """The URLs of all nodes, including those that are not running."""
         return [node.url for node in self.nodes]
 
     @property
     def leader(self) -> LocalServer | None:
-        """The node that leads the JetStream meta group, or None while nobody does. Asks the nodes."""
+        """The leader of the JetStream meta group; None while there is none. Asks the nodes."""
         for node in self._running_nodes():
             if _meta_group(node).get("leader") == node.name:
                 return node
         return None
 
     def start(self) -> LocalCluster:
-        """Start all nodes that do not run, and wait until the cluster works. Raises as `wait_ready()`."""
+        """Start the nodes that are not running, and wait until the cluster is ready. Raises as `wait_ready()`."""
         stopped = [node for node in self.nodes if not node.is_running]
         for node in stopped:
             node.launch()
@@ -73,10 +73,9 @@ class LocalCluster:
         return self
 
     def wait_ready(self, timeout: float = READY_TIMEOUT) -> None:
-        """Wait until the running nodes agree on a meta leader, are up to date and call themselves healthy.
+        """Wait until the running nodes agree on a meta leader, are up to date and report that they are healthy.
 
-        Nodes that were stopped or killed are not waited for. Raises `TimeoutError` that says what is
-        missing.
+        Does not wait for nodes that were stopped or killed. Raises `TimeoutError`, which says what is missing.
         """
         deadline = Deadline(timeout)
         while True:
@@ -88,12 +87,12 @@ class LocalCluster:
             time.sleep(_POLL_INTERVAL)
 
     def stop(self) -> None:
-        """End all nodes in order. Their data stay for `start()`."""
+        """Stop all nodes gracefully. Their data are kept for `start()`."""
         for node in self.nodes:
             node.stop()
 
     def close(self) -> None:
-        """Stop all nodes, give the ports back and remove the data. Idempotent."""
+        """Stop all nodes, release the ports and remove the data. Idempotent."""
         for node in self.nodes:
             node.close()
         for reservation in self._route_ports:
@@ -120,9 +119,9 @@ class LocalCluster:
         return [node for node in self.nodes if node.is_running]
 
     def _what_is_missing(self) -> str:
-        """Why the cluster is not ready, empty when it is."""
+        """Why the cluster is not ready; empty when it is."""
         running = self._running_nodes()
-        if len(running) <= len(self.nodes) // 2:  # a leader left alone goes on believing in itself for a while
+        if len(running) <= len(self.nodes) // 2:  # a leader without a quorum notices that only after a while
             return f"no quorum with {len(running)} of {len(self.nodes)} nodes"
         groups = {node.name: _meta_group(node) for node in running}
         leaders = {str(group.get("leader", "")) for group in groups.values()}
@@ -139,7 +138,7 @@ class LocalCluster:
 
 
 def _meta_group(node: LocalServer) -> dict[str, Any]:
-    """What the node knows of the meta group; empty when it cannot be asked."""
+    """What the node reports of the meta group; empty when it does not reply."""
     try:
         group: dict[str, Any] = node.monitor("/jsz", _MONITOR_TIMEOUT).get("meta_cluster") or {}
         return group

@@ -1,4 +1,4 @@
-"""A peer that speaks the server's side of the protocol from a script, right or wrong as a test needs it."""
+"""A peer that plays the server from a script, to send what a test needs, valid or not."""
 
 from __future__ import annotations
 
@@ -31,37 +31,38 @@ INFO_DEFAULTS: dict[str, Any] = {
 
 
 class PeerConnection:
-    """The scripted end of one connection. For one thread: the script's.
+    """The peer's end of one connection. Only the thread of its script may use it.
 
-    Reads block up to `timeout`; they raise `TimeoutError` then and `EOFError` when the client is gone.
+    Reads block up to `timeout` seconds. They raise `TimeoutError`, and `EOFError` when the client has closed the
+    connection.
     """
 
     def __init__(self, sock: socket.socket, number: int = 0) -> None:
         self.number = number
-        """Which connection of the peer this is, from 0: a script can behave differently at a reconnect."""
+        """The number of this connection, from 0: with it a script can treat a reconnect differently."""
         self.socket = sock
         self._received = bytearray()
         self._taken = 0
 
     @property
     def received(self) -> bytes:
-        """Every byte the client has sent so far and that was read."""
+        """All bytes from the client that were read so far."""
         return bytes(self._received)
 
-    # --- speaking -------------------------------------------------------------------------------
+    # --- sending --------------------------------------------------------------------------------
 
     def send(self, data: bytes) -> None:
-        """Send exactly these bytes. Raises `OSError` when the client is gone."""
+        """Send exactly these bytes. Raises `OSError` when the client has closed the connection."""
         self.socket.settimeout(READ_TIMEOUT)
         self.socket.sendall(data)
 
     def send_info(self, **fields: Any) -> None:
-        """Send INFO: what a server would say, with `fields` over it; None leaves a field out."""
+        """Send the INFO of an ordinary server, overridden by `fields`; None removes a field."""
         info = {name: value for name, value in {**INFO_DEFAULTS, **fields}.items() if value is not None}
         self.send(b"INFO " + json.dumps(info).encode() + b"\r\n")
 
     def handshake(self, **fields: Any) -> dict[str, Any]:
-        """INFO, then the client's CONNECT and PING, then PONG; the object of the CONNECT."""
+        """Send INFO, read CONNECT and PING, send PONG; return the JSON object of the CONNECT."""
         self.send_info(**fields)
         connect = self.expect_line()
         if not connect.upper().startswith(b"CONNECT "):
@@ -73,17 +74,17 @@ class PeerConnection:
         self.send(b"PONG\r\n")
         return options
 
-    # --- listening ------------------------------------------------------------------------------
+    # --- reading --------------------------------------------------------------------------------
 
     def expect_line(self, prefix: bytes = b"", timeout: float = READ_TIMEOUT) -> bytes:
-        """The next line, without its CR LF. `AssertionError` when it does not begin with `prefix`."""
+        """The next line, without its CR LF. Raises `AssertionError` when it does not begin with `prefix`."""
         line = self.read_until(b"\r\n", timeout)[:-2]
         if not line.startswith(prefix):
             raise AssertionError(f"expected a line that begins with {prefix!r}, the client sent {line!r}")
         return line
 
     def read_until(self, end: bytes, timeout: float = READ_TIMEOUT) -> bytes:
-        """What comes next, up to and including `end`."""
+        """The next bytes, up to and including `end`."""
         deadline = Deadline(timeout)
         while (found := self._received.find(end, self._taken)) < 0:
             self._receive(deadline)
@@ -97,7 +98,7 @@ class PeerConnection:
         return self._take(self._taken + size)
 
     def wait_closed(self, timeout: float | None = None) -> bytes:
-        """Stay until the client, or the end of the test, closes the connection; all it sent meanwhile."""
+        """Read until the client, or the end of the test, closes the connection; return what was read."""
         deadline = Deadline(timeout)
         try:
             while True:
@@ -105,18 +106,18 @@ class PeerConnection:
         except (EOFError, ConnectionError):
             return self._take(len(self._received))
 
-    # --- leaving --------------------------------------------------------------------------------
+    # --- closing --------------------------------------------------------------------------------
 
     def close(self) -> None:
-        """Close in order (FIN). Idempotent."""
+        """Close the connection with FIN. Idempotent."""
         try:
-            self.socket.shutdown(socket.SHUT_WR)  # before close(), which makes it a RST if bytes are unread
-        except OSError:  # the client was faster
+            self.socket.shutdown(socket.SHUT_WR)  # close() alone would send RST if bytes are unread
+        except OSError:  # the client has closed it already
             pass
         self.socket.close()
 
     def reset(self) -> None:
-        """Break the connection (RST). Over a socket pair, which knows none, this is `close()`."""
+        """Break the connection with RST. On a socket pair, which has no RST, this is `close()`."""
         self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _LINGER_ZERO)
         self.socket.close()
 
@@ -133,7 +134,7 @@ class PeerConnection:
         try:
             data = self.socket.recv(_RECEIVE_SIZE)
         except TimeoutError:
-            return  # the caller's next round finds the deadline expired and says so
+            return  # the caller loops, and the next call finds that the deadline has expired
         if not data:
             raise EOFError("the client closed the connection")
         self._received += data
@@ -143,15 +144,15 @@ Script = Callable[[PeerConnection], object]
 
 
 class ScriptedPeer:
-    """Runs `script(connection)` in a thread of its own for each client, and closes when it returns.
+    """Runs `script(connection)` on its own thread for each client, and closes the connection when it returns.
 
-    A context manager that listens on a free port of 127.0.0.1; `connect()` gives a client without a
-    port. A script that ends with `EOFError` or `ConnectionError` has merely lost its client; any other
-    exception is kept in `errors`, and leaving the context raises the first one, so that a test does not
-    pass while its script fails.
+    A context manager that listens on a free port of 127.0.0.1; `connect()` returns a client socket without a port.
+    When a script raises `EOFError` or `ConnectionError`, its client has closed the connection, which is no
+    failure. Any other exception is kept in `errors`, and leaving the context raises the first, so that a test does
+    not pass while its script fails.
 
-    Threads (`peer-…`) end when the script returns; `close()` ends the connections, which ends every
-    script that reads or writes.
+    A thread (`peer-…`) ends when its script returns. `close()` ends the connections, which ends every script that
+    reads or writes.
     """
 
     def __init__(self, script: Script) -> None:
@@ -177,12 +178,12 @@ class ScriptedPeer:
 
     @property
     def connections(self) -> list[PeerConnection]:
-        """All connections so far, in the order they came; `received` is safe to read meanwhile."""
+        """All connections so far, in order. Any thread may read their `received`."""
         with self._lock:
             return list(self._connections)
 
     def start(self) -> ScriptedPeer:
-        """Listen. No effect when it does."""
+        """Start to listen. Does nothing when the peer listens already."""
         if self._listener is None:
             self._listener = socket.create_server((HOST, 0), backlog=128)
             self._listener.setblocking(False)
@@ -194,7 +195,7 @@ class ScriptedPeer:
         return self
 
     def connect(self) -> socket.socket:
-        """The client's end of a socket pair whose other end the script serves. The caller closes it."""
+        """The client's end of a socket pair; the script gets the other end. The caller closes it."""
         client, served = socket.socketpair()
         self._serve(served)
         return client
@@ -202,16 +203,16 @@ class ScriptedPeer:
     def close(self) -> None:
         """Stop listening, end all connections, and wait for the scripts. Idempotent.
 
-        Raises `RuntimeError` when a script goes on although its connection is gone.
+        Raises `RuntimeError` when a script does not end with its connection.
         """
         if self._acceptor is not None and self._wake_writer is not None:
-            self._wake_writer.close()  # end of file is what wakes the acceptor
+            self._wake_writer.close()  # the end of file wakes the accepting thread
             self._acceptor.join(_JOIN_TIMEOUT)
             self._acceptor = self._wake_writer = self._listener = None
         for connection in self.connections:
             try:
                 connection.socket.shutdown(socket.SHUT_RDWR)
-            except OSError:  # closed already
+            except OSError:  # it is closed already
                 pass
         for thread in self._threads:
             thread.join(_JOIN_TIMEOUT)
@@ -236,9 +237,9 @@ class ScriptedPeer:
             while wake_reader.fileno() not in dict(poll.poll()):
                 try:
                     client, _ = listener.accept()
-                except OSError:  # the client was gone before we came to it
+                except OSError:  # the client closed the connection before it was accepted
                     continue
-                client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # segments as the script sends
+                client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # one segment per send of the script
                 self._serve(client)
 
     def _serve(self, sock: socket.socket) -> None:
@@ -254,8 +255,8 @@ class ScriptedPeer:
         try:
             self._script(connection)
         except (EOFError, ConnectionError):
-            pass  # the client's leaving is the usual end of a conversation
-        except BaseException as error:  # noqa: BLE001 - whatever it is, it is reported by the test's thread
+            pass  # the client has closed the connection, which is the usual end
+        except BaseException as error:  # noqa: BLE001 - any error of the script is raised in the test's thread
             self.errors.append(error)
         finally:
             connection.close()

@@ -1,10 +1,10 @@
-"""The pytest plugin: fixtures that give a test a real server. It changes nothing else.
+"""The pytest plugin: fixtures with a real server for tests. It changes nothing else.
 
     def test_orders(js):
         js.create_stream(name="ORDERS", subjects=["orders.>"])
         assert js.publish("orders.new", b"1").seq == 1
 
-A missing nats-server is an error, not a skip: a suite that runs nothing must not be green.
+Without a nats-server the tests fail; they are not skipped.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from jetstream_sync._deadline import Deadline
 from jetstream_sync.testing.cluster import LocalCluster
 from jetstream_sync.testing.server import LocalServer
 
-# How long a server may take to remove the folders of streams it says are deleted.
+# How long a server may take to remove the folders of deleted streams.
 REMOVAL_SECONDS = 10.0
 
 
@@ -56,7 +56,7 @@ def js(nats_server: LocalServer, nc: jetstream_sync.Connection) -> Iterator[jets
 
 
 def _delete_all_streams(server: LocalServer) -> None:
-    """Over a connection of its own: the test may have closed its one, or left it in any state."""
+    """Delete all streams over a separate connection: the test may have closed its own, or left it in any state."""
     if not server.is_running:
         server.start()
     with jetstream_sync.connect(server.url) as connection:
@@ -67,12 +67,12 @@ def _delete_all_streams(server: LocalServer) -> None:
 
 
 def await_removal(store_dir: Path) -> None:
-    """Wait until the folders of deleted streams are gone. For a server whose global account has no stream left.
+    """Wait until the server has removed the folders of deleted streams. Its global account must have no stream.
 
-    The server moves the folder of a deleted stream S to `.S`, answers, and removes it after that. While there is
-    a `.S`, it cannot move the folder of the next S that is deleted: that one stays, without a word, and the
-    stream S created then has its messages (seen with 2.12.8 and 2.15.1). So what is on its way is waited for, and
-    what stayed, because a test itself deleted and created a stream twice, is removed here.
+    The server renames the folder of a deleted stream S to `.S`, replies, and then removes `.S`. If S is created
+    and deleted again before that, the server cannot rename the second folder and leaves it without an error. The
+    next stream S then contains its messages (seen with 2.12.8 and 2.15.1). So this waits for the renamed folders,
+    and removes those that were left because a test deleted and created a stream twice.
     """
     deadline = Deadline(REMOVAL_SECONDS)
     folders = store_dir / "jetstream" / "$G" / "streams"

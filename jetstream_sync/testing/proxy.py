@@ -1,9 +1,8 @@
-"""A TCP proxy that makes trouble: between a client and a server, at the moment a test wants it.
+"""A TCP proxy that injects faults between a client and a server, when a test asks for them.
 
-Threads (named `proxy-…`): one accepts; each connection has one per direction. All of them wait for
-their sockets and for a wake-up of their own, so each ends as soon as its connection is ended or the
-proxy closed. Only a connection's last thread closes its sockets: no descriptor is reused under a
-thread that still reads it.
+Threads (named `proxy-…`): one accepts connections; each connection has one thread per direction. They wait for
+their sockets and for a wake-up socket, so each ends as soon as its connection is ended or the proxy is closed. The
+last thread of a connection closes its sockets, so that no descriptor is reused while a thread still reads from it.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ _LINGER_ZERO = struct.pack("ii", 1, 0)  # close() then sends RST instead of FIN
 
 @dataclass
 class Faults:
-    """What goes wrong at present. Guarded by the proxy's condition."""
+    """The faults that are active. Guarded by the proxy's condition."""
 
     held: set[str] = field(default_factory=set)
     delay: float = 0.0
@@ -46,10 +45,9 @@ class Faults:
 class FaultProxy:
     """A proxy in front of `target`: a `LocalServer`, a `nats://host:port` URL, or `(host, port)`.
 
-    A context manager: entering opens the port, leaving closes everything. All methods may be called from
-    any thread, at any time, and act on connections that live as well as on those to come.
-    `heal()` ends every fault, but does not bring back a connection.
-    `record=False` keeps no copy of what passes.
+    A context manager: entering opens the port, leaving closes everything. All methods may be called from any
+    thread at any time, and apply to open connections as well as to later ones. `heal()` ends every fault, but does
+    not restore connections. `record=False` keeps no copy of the traffic.
     """
 
     def __init__(self, target: LocalServer | str | tuple[str, int], *, record: bool = True) -> None:
@@ -64,14 +62,14 @@ class FaultProxy:
     # --- life -----------------------------------------------------------------------------------
 
     def start(self) -> FaultProxy:
-        """Open the port. No effect when it is open."""
+        """Open the port. Does nothing when it is open."""
         if self._reservation is None:
             self._reservation = PortReservation()
             self._acceptor = _Acceptor(self._reservation.port, self._accepted)
         return self
 
     def close(self) -> None:
-        """End all connections and threads and give the port back. Idempotent."""
+        """End all connections and threads and release the port. Idempotent."""
         if self._acceptor is not None:
             self._acceptor.close()
             self._acceptor = None
@@ -102,46 +100,46 @@ class FaultProxy:
 
     @property
     def connections(self) -> int:
-        """How many connections live at present."""
+        """How many connections are open."""
         return len(self._live())
 
     @property
     def accepted(self) -> int:
-        """How many connections were accepted and taken to the server so far."""
+        """How many connections were accepted so far, without those that were refused."""
         with self._changed:
             return len(self._all)
 
     @property
     def captured(self) -> list[ProxiedConnection]:
-        """All connections so far, in the order they came: `.to_server` and `.to_client` are their bytes."""
+        """All connections so far, in order. Their `to_server` and `to_client` are the bytes that passed."""
         with self._changed:
             return list(self._all)
 
     # --- faults ---------------------------------------------------------------------------------
 
     def cut(self) -> None:
-        """Close all connections in order (FIN to both sides). Returns when they are closed."""
+        """Close all connections with FIN to both sides. Returns when they are closed."""
         self._end_all(reset=False)
 
     def reset(self) -> None:
-        """Break all connections (RST to both sides). Returns when they are closed."""
+        """Break all connections with RST to both sides. Returns when they are closed."""
         self._end_all(reset=True)
 
     def black_hole(self, direction: Directions = "both") -> None:
-        """Let nothing through that way any more, nor the end of a connection, and close nothing.
+        """Let nothing pass in that direction, not even the end of a connection, and close nothing.
 
-        What is sent meanwhile waits in the sender's buffers, as it does when packets are lost, and
-        arrives after `heal()`.
+        Data that is sent meanwhile waits in the sender's buffers, as when packets are lost, and arrives after
+        `heal()`.
         """
         held = {"to_server", "to_client"} if direction == "both" else {direction}
         self._change(lambda faults: faults.held.update(held))
 
     def delay(self, seconds: float) -> None:
-        """Hold each piece that arrives, in either direction, for so long before it is passed on."""
+        """Delay all data in both directions by so many seconds."""
         self._change(lambda faults: setattr(faults, "delay", seconds))
 
     def chunk(self, size: int, pause: float = 0.0) -> None:
-        """Pass everything on in segments of at most `size` bytes, `pause` seconds apart."""
+        """Forward data in segments of at most `size` bytes, `pause` seconds apart."""
         if size < 1:
             raise ValueError(f"chunk size must be at least 1, not {size}")
 
@@ -151,11 +149,11 @@ class FaultProxy:
         self._change(apply)
 
     def cut_after(self, n_bytes: int, direction: Direction = "to_client", *, once: bool = True) -> None:
-        """Close a connection in order when `n_bytes` more have passed that way.
+        """Close a connection with FIN after `n_bytes` more bytes have passed in that direction.
 
-        Each connection counts for itself: a new one from its first byte, a living one from now. With
-        `once` the first cut disarms it for all others, else each connection to come is cut as well.
-        With 0 the first byte to come cuts, and does not pass.
+        Each connection has its own count: a new one from its first byte, an open one from now. With `once`, the
+        first cut ends the fault for all connections; otherwise later connections are cut as well. With 0, the next
+        byte is not forwarded and cuts the connection.
         """
 
         def apply(faults: Faults) -> None:
@@ -169,9 +167,9 @@ class FaultProxy:
         self._change(apply)
 
     def refuse(self, how: Refusal = "refuse") -> None:
-        """Take no new connection: refuse it ("refuse"), or accept and "close" or "reset" it at once.
+        """Accept no new connection: refuse it ("refuse"), or accept it and "close" or "reset" it at once.
 
-        Connections that live are left alone. Returns when it holds.
+        Open connections are not affected. Returns when the change has taken effect.
         """
         self._change(lambda faults: setattr(faults, "refusal", how))
         if self._acceptor is not None:
@@ -217,7 +215,7 @@ class FaultProxy:
             _close(client, reset=refusal == "reset")
 
     def pass_on(self, connection: ProxiedConnection, direction: Direction, data: bytes) -> bool:
-        """Send `data` on, as the faults of each moment allow; False when the connection is at its end."""
+        """Forward `data` as the faults allow; False when the connection has ended."""
         rest = memoryview(data)
         while rest and self._wait_for_faults(connection, direction):
             size, is_last = self._grant(connection, direction, len(rest))
@@ -230,26 +228,26 @@ class FaultProxy:
         return not rest
 
     def wait_open(self, connection: ProxiedConnection, direction: Direction) -> bool:
-        """Wait while a black hole is in the way; False when the connection ended meanwhile."""
+        """Wait while the direction is a black hole; False when the connection has ended meanwhile."""
         with self._changed:
             self._changed.wait_for(lambda: connection.ended.is_set() or direction not in self._faults.held)
             return not connection.ended.is_set()
 
     def _wait_for_faults(self, connection: ProxiedConnection, direction: Direction) -> bool:
-        """Wait for as long as the faults want; False when the connection ended meanwhile."""
+        """Wait as long as the faults require; False when the connection has ended meanwhile."""
         if not self.wait_open(connection, direction):
             return False
         with self._changed:
             faults = self._faults
             pause = faults.delay + faults.chunk_pause
-            if pause:  # heal() replaces the object, which ends the pause at once
+            if pause:  # heal() replaces self._faults, which ends the pause at once
                 self._changed.wait_for(
                     lambda: connection.ended.is_set() or self._faults is not faults, timeout=pause
                 )
-        return self.wait_open(connection, direction)  # the hole may have opened during the pause
+        return self.wait_open(connection, direction)  # a black hole may have begun during the pause
 
     def _grant(self, connection: ProxiedConnection, direction: Direction, most: int) -> tuple[int, bool]:
-        """How many of `most` bytes may pass now, and whether `cut_after` wants an end after them."""
+        """How many of `most` bytes may pass now, and whether `cut_after` ends the connection after them."""
         with self._changed:
             size = min(most, self._faults.chunk or most)
             if direction not in connection.allowance:
@@ -269,9 +267,9 @@ class FaultProxy:
 
 
 class ProxiedConnection:
-    """One client's connection through the proxy, and what it carried.
+    """The connection of one client through the proxy, and the bytes that passed.
 
-    Bytes are recorded when they arrive at the proxy, before any fault holds them back.
+    Bytes are recorded when they arrive at the proxy, before a fault delays them.
     """
 
     def __init__(self, proxy: FaultProxy, client: socket.socket, number: int) -> None:
@@ -281,7 +279,7 @@ class ProxiedConnection:
         self.closed = threading.Event()
         self._proxy = proxy
         self._reset = False
-        self._sockets: dict[str, socket.socket] = {"to_client": client}  # by the direction that sends to it
+        self._sockets: dict[str, socket.socket] = {"to_client": client}  # by the direction that is sent to it
         self._wake_reader, self._wake_writer = socket.socketpair()
         self._record: dict[str, bytearray] = {"to_server": bytearray(), "to_client": bytearray()}
         self._threads: list[threading.Thread] = []
@@ -302,13 +300,13 @@ class ProxiedConnection:
         thread.start()
 
     def end(self, *, reset: bool) -> None:
-        """Have both threads end and close the connection. The first end decides how."""
+        """Have both threads end and close the connection. Only the first call has an effect."""
         with self._lock:
             if self.ended.is_set():
                 return
             self._reset = reset
             self.ended.set()
-            self._wake_writer.close()  # end of file is what wakes both threads, once and for all
+            self._wake_writer.close()  # the end of file wakes both threads, whenever they look
         self._proxy.wake_all()
 
     def join(self) -> None:
@@ -319,7 +317,7 @@ class ProxiedConnection:
                 thread.join(_JOIN_TIMEOUT)
 
     def send(self, direction: Direction, data: memoryview) -> bool:
-        """Send all of `data`; False when the connection ended or broke."""
+        """Send all of `data`; False when the connection has ended or is broken."""
         destination = self._sockets[direction]
         while data:
             if not self._ready(destination, select.POLLOUT):
@@ -334,11 +332,11 @@ class ProxiedConnection:
         return True
 
     def _run(self, target: Callable[[], tuple[str, int]]) -> None:
-        """Dial the server, then carry what the client says; the way back has a thread of its own."""
+        """Dial the server, then forward what the client sends; another thread forwards what the server sends."""
         try:
             server = socket.create_connection(target(), timeout=_DIAL_TIMEOUT)
         except OSError:
-            self.end(reset=True)  # the client cannot be refused any more: this is the nearest to it
+            self.end(reset=True)  # the connection is accepted, so it can no longer be refused
         else:
             self._carry_both_ways(server)
         self._close_sockets()
@@ -347,12 +345,12 @@ class ProxiedConnection:
         self._sockets["to_server"] = server
         for one in self._sockets.values():
             one.setblocking(False)
-            one.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # segments as they were sent
+            one.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # one segment per send
         name = f"proxy-connection-{self.number}-back"
         way_back = threading.Thread(target=self._carry, args=("to_client",), name=name, daemon=True)
         way_back.start()
         self._carry("to_server")
-        way_back.join()  # ends when the server does, or when the connection is ended
+        way_back.join()  # it ends when the server closes its side, or when the connection is ended
 
     def _carry(self, direction: Direction) -> None:
         source = self._sockets["to_client" if direction == "to_server" else "to_server"]
@@ -373,7 +371,7 @@ class ProxiedConnection:
                 return
 
     def _pass_on_end(self, direction: Direction) -> None:
-        """The source said its last word (FIN): tell the destination, unless a black hole swallows it."""
+        """The source has sent FIN: forward it to the destination, once no black hole is active."""
         if self._proxy.wait_open(self, direction):
             try:
                 self._sockets[direction].shutdown(socket.SHUT_WR)
@@ -381,7 +379,7 @@ class ProxiedConnection:
                 self.end(reset=True)
 
     def _ready(self, one: socket.socket, event: int) -> bool:
-        """Wait for the socket; False when the connection is ended instead."""
+        """Wait for the socket; False when the connection has ended meanwhile."""
         poll = select.poll()
         poll.register(one, event)
         poll.register(self._wake_reader, select.POLLIN)
@@ -408,7 +406,7 @@ class _Acceptor:
         self.listen(True)
 
     def listen(self, wanted: bool) -> None:
-        """Open or close the port; returns when it is so."""
+        """Open or close the port. Returns when that is done."""
         with self._lock:
             if wanted and self._thread is None:
                 self._open()
@@ -442,7 +440,7 @@ class _Acceptor:
             while wake_reader.fileno() not in dict(poll.poll()):
                 try:
                     client, _ = listener.accept()
-                except OSError:  # the client was gone before we came to it
+                except OSError:  # the client closed the connection before it was accepted
                     continue
                 self._accepted(client)
 
@@ -454,16 +452,16 @@ def _close(one: socket.socket, *, reset: bool) -> None:
         else:
             one.setblocking(False)
             one.shutdown(socket.SHUT_WR)
-            # Bytes nobody read would turn the FIN into a RST.
+            # Unread bytes would turn the FIN into a RST.
             while one.recv(_RECEIVE_SIZE):
                 pass
-    except OSError:  # nothing more to read, or the other side was faster
+    except OSError:  # nothing more to read, or the other side has closed the connection
         pass
     one.close()
 
 
 def _address_source(target: LocalServer | str | tuple[str, int]) -> Callable[[], tuple[str, int]]:
-    """Where to dial, asked at each connection."""
+    """A function that returns the address to dial. It is called for each connection, because a port may change."""
     if isinstance(target, LocalServer):
         return lambda: (HOST, target.port)
     if isinstance(target, tuple):

@@ -1,8 +1,8 @@
-"""A real nats-server for tests and experiments: found, started, waited for, tormented and removed.
+"""Runs a real nats-server for tests and experiments: finds it, starts it, waits for it, disturbs and removes it.
 
-What ends a server: `close()` or leaving the context; at interpreter exit an `atexit` hook, for those
-who forgot; and a guard, a tiny shell that waits for this process to vanish, for the ends at which
-Python runs nothing any more (SIGKILL, `os._exit`, as a test runner's time-out does it).
+A server is ended by `close()` or by leaving the context; at the exit of the interpreter by an `atexit` hook; and,
+when Python cannot run that hook (SIGKILL, `os._exit`, as after a test runner's timeout), by a guard: a small shell
+process that waits for this process to end.
 """
 
 from __future__ import annotations
@@ -28,20 +28,20 @@ from jetstream_sync._deadline import Deadline
 
 HOST = "127.0.0.1"
 START_TIMEOUT = 10.0
-# SIGTERM makes a server with JetStream flush and leave within milliseconds; past this it is killed.
+# After SIGTERM a server with JetStream flushes and ends within milliseconds. After this time it is killed.
 STOP_TIMEOUT = 5.0
 _POLL_INTERVAL = 0.005
 _END_INTERVAL = 0.001
-# How long one question to a starting server may take. One that wants TLS first never sends INFO unasked.
+# How long a probe of a starting server may take. A server with handshake_first never sends INFO before TLS.
 _PROBE_TIMEOUT = 0.5
-# `read` fails at end of file only: when every copy of our end of the pipe is gone without a word.
+# `read` fails only at the end of file: when this process has ended without writing to the pipe.
 _GUARD_SCRIPT = 'read -r _ || { kill -9 "$1"; rm -rf "$2"; }'
 
 
 def find_executable(executable: str | os.PathLike[str] | None = None) -> str:
-    """The path of nats-server: the argument, `NATS_SERVER`, the environment's own bin directory, PATH.
+    """The path of nats-server: of the argument, of `NATS_SERVER`, in the environment's bin directory, or in PATH.
 
-    Raises `FileNotFoundError`, which says how to get one.
+    Raises `FileNotFoundError`, which says how to install one.
     """
     named = executable or os.environ.get("NATS_SERVER")
     if named:
@@ -61,12 +61,12 @@ def find_executable(executable: str | os.PathLike[str] | None = None) -> str:
 
 
 class PortReservation:
-    """A TCP port of 127.0.0.1 that stays ours, whether or not a server listens on it at the moment.
+    """A TCP port of 127.0.0.1 that stays reserved, whether or not a server listens on it.
 
-    On Linux a socket that is bound with SO_REUSEADDR and never listens keeps the kernel from giving
-    the port to anybody else, and still lets a server bind it. Elsewhere two sockets cannot share a
-    port, so there it is given free at once and nothing but luck keeps it.
-    Raises `OSError` (EADDRINUSE) when somebody listens on the port asked for.
+    On Linux, a socket that is bound with SO_REUSEADDR and never listens keeps the kernel from assigning the port
+    to another program, and still lets a server bind it. On other systems two sockets cannot share a port, so it is
+    released at once; another program could then take it. Raises `OSError` (EADDRINUSE) when another socket listens
+    on the requested port.
     """
 
     def __init__(self, port: int = 0) -> None:
@@ -86,14 +86,15 @@ class PortReservation:
 
 
 class LocalServer:
-    """A nats-server on 127.0.0.1, a context manager: entering starts it, leaving removes it.
+    """A nats-server on 127.0.0.1. A context manager: entering starts it, leaving removes it.
 
-    `port=0` picks a free port that stays the same over restarts. `store_dir=None` makes a temporary
-    one, kept over restarts and removed by `close()`; a directory given by the caller is never removed.
-    `config` is text in nats-server's configuration language. Address and ports in it have no effect; a
-    `jetstream {}` block in it replaces ours, but must not name a store directory. `name` is the server's.
+    `port=0` (default) picks a free port, which stays the same over restarts. `store_dir=None` (default) creates a
+    temporary directory, which is kept over restarts and removed by `close()`; a directory that the caller names is
+    never removed. `config` is text in nats-server's configuration language. Addresses and ports in it have no
+    effect. A `jetstream {}` block in it replaces the default one, but must not name a store directory. `name` is
+    the server's name. `executable` defaults to what find_executable() returns.
 
-    One thread at a time may start, stop or restart it; everything else may be called from any thread.
+    Only one thread at a time may start, stop or restart it. All other methods may be called from any thread.
     """
 
     def __init__(
@@ -121,7 +122,7 @@ class LocalServer:
 
     @property
     def port(self) -> int:
-        """The port for clients; known, and kept free for this server, before it starts."""
+        """The port for clients. It is chosen and reserved before the server starts."""
         return self._installed().client_port.port
 
     @property
@@ -144,7 +145,7 @@ class LocalServer:
 
     @property
     def name(self) -> str:
-        """The server's name: it stays the same over restarts."""
+        """The server's name, which stays the same over restarts."""
         return self._asked_name or f"local-{self.port}"
 
     @property
@@ -154,12 +155,12 @@ class LocalServer:
 
     @property
     def is_running(self) -> bool:
-        """Whether the process lives; a paused one does."""
+        """Whether the process is running; True for a paused one."""
         return self._process is not None and not _has_ended(self._process)
 
     @property
     def log(self) -> str:
-        """What the server has logged so far, all its starts together; still readable after `close()`."""
+        """The server's log of all its starts so far. It can be read after `close()`, too."""
         if self._installation is None:
             return self._last_log
         return self._installation.read_log()
@@ -171,15 +172,15 @@ class LocalServer:
     def monitor(self, path: str, timeout: float = 5.0) -> dict[str, Any]:
         """The JSON object of a monitoring endpoint, for example `monitor("/connz?subs=1")`.
 
-        Blocks up to `timeout`. An unhealthy answer (`/healthz` with status 503) is returned like any
-        other. Raises `OSError` when the server does not answer.
+        Blocks up to `timeout` seconds. An unhealthy reply (`/healthz` with status 503) is returned like any other.
+        Raises `OSError` when the server does not reply.
         """
         connection = http.client.HTTPConnection(HOST, self.http_port, timeout=timeout)
         try:
             connection.request("GET", path if path.startswith("/") else f"/{path}")
             answer: dict[str, Any] = json.loads(connection.getresponse().read())
             return answer
-        except http.client.HTTPException as error:  # the server went away in the middle of its answer
+        except http.client.HTTPException as error:  # the server ended in the middle of its reply
             raise ConnectionError(f"{self.monitor_url}{path}: {error!r}") from error
         finally:
             connection.close()
@@ -187,10 +188,10 @@ class LocalServer:
     # --- life -----------------------------------------------------------------------------------
 
     def start(self) -> LocalServer:
-        """Start and wait until clients are answered and JetStream is enabled. No effect while running.
+        """Start the server, and wait until it serves clients and JetStream is enabled. Does nothing while it runs.
 
-        Raises `RuntimeError` with the end of the log when the server does not come up, and `OSError`
-        when the port asked for is taken.
+        Raises `RuntimeError` with the end of the log when the server does not start, and `OSError` when the
+        requested port is in use.
         """
         if self.is_running:
             return self
@@ -203,13 +204,13 @@ class LocalServer:
         return self
 
     def launch(self) -> None:
-        """Start the process without waiting for it: `wait_ready()` does that. For one that does not run."""
-        self.stop()  # the one before may have ended by itself, and its guard still be there
+        """Start the process without waiting until it is ready (`wait_ready()`). It must not be running."""
+        self.stop()  # the process before may have ended by itself, and its guard may still run
         installation = self._installed()
         self.store_dir.mkdir(parents=True, exist_ok=True)
         self._write_config()
         with open(installation.log_path, "ab") as log:
-            # A session of its own: Ctrl-C in the terminal is for us, who then stop it in order.
+            # In a session of its own, so that Ctrl-C in the terminal reaches this process only, which stops it.
             self._process = subprocess.Popen(
                 self._command(), stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
             )
@@ -222,9 +223,9 @@ class LocalServer:
         )
 
     def wait_ready(self, timeout: float = START_TIMEOUT) -> None:
-        """Wait until the server sends INFO to clients and, with JetStream, until that is enabled.
+        """Wait until the server sends INFO to clients and JetStream, if configured, is enabled.
 
-        Raises `RuntimeError` with the end of the log when it ends, or is not ready in time.
+        Raises `RuntimeError` with the end of the log when the server ends or is not ready in time.
         """
         deadline = Deadline(timeout)
         while not self._is_ready():
@@ -235,11 +236,11 @@ class LocalServer:
             time.sleep(_POLL_INTERVAL)
 
     def stop(self) -> None:
-        """End the process in order (SIGTERM, after some seconds SIGKILL). The data stay for `start()`."""
+        """End the process with SIGTERM, after some seconds with SIGKILL. The data are kept for `start()`."""
         self._end(signal.SIGTERM)
 
     def kill(self) -> None:
-        """End the process at once (SIGKILL): nothing is flushed. The data stay for `start()`."""
+        """End the process with SIGKILL: nothing is flushed. The data are kept for `start()`."""
         self._end(signal.SIGKILL)
 
     def restart(self) -> LocalServer:
@@ -248,7 +249,7 @@ class LocalServer:
         return self.start()
 
     def close(self) -> None:
-        """Stop, give the ports back and remove what was temporary. Idempotent; a later start begins anew."""
+        """Stop, release the ports and remove temporary files. Idempotent. A later start() chooses new ports."""
         self.stop()
         if self._installation is not None:
             self._last_log = self._installation.read_log()
@@ -271,31 +272,32 @@ class LocalServer:
         where = self.url if self._installation is not None else "no port yet"
         return f"<LocalServer {where} {'running' if self.is_running else 'stopped'}>"
 
-    # --- torment --------------------------------------------------------------------------------
+    # --- disturbances ---------------------------------------------------------------------------
 
     def pause(self) -> None:
-        """Freeze the process (SIGSTOP): connections stay open, nothing is answered. Returns when it holds."""
+        """Freeze the process (SIGSTOP): connections stay open without a reply. Returns when it is frozen."""
         process = self._running()
         process.send_signal(signal.SIGSTOP)
-        if hasattr(os, "waitid"):  # macOS has it since Python 3.13 only
-            # Threads of the process run on for a moment. WNOWAIT: reaping is left to the Popen object.
+        if hasattr(os, "waitid"):  # on macOS only since Python 3.13
+            # The threads of the process run on for a moment. WNOWAIT leaves the reaping to the Popen object.
             os.waitid(os.P_PID, process.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
 
     def resume(self) -> None:
-        """Let a paused process go on (SIGCONT)."""
+        """Continue a paused process (SIGCONT)."""
         self._running().send_signal(signal.SIGCONT)
 
     def lame_duck(self) -> None:
-        """Enter lame duck mode: clients are told, no new ones accepted, and some time later it ends.
+        """Enter lame duck mode: the server notifies its clients, accepts no new ones, and ends some time later.
 
-        Returns at once. `lame_duck_grace_period` and `lame_duck_duration` in the configuration say when.
+        Returns at once. `lame_duck_grace_period` and `lame_duck_duration` in the configuration set the times.
         """
         self._running().send_signal(signal.SIGUSR2)
 
     def reload(self, config: str | None = None, timeout: float = 5.0) -> None:
-        """Read the configuration again (SIGHUP), after replacing it if `config` is given, and wait for it.
+        """Have the server read its configuration again (SIGHUP), replaced by `config` if given, and wait for that.
 
-        Raises `RuntimeError` with the server's reason when it refuses, `TimeoutError` when it is silent.
+        Raises `RuntimeError` with the server's reason when it rejects the configuration, `TimeoutError` when it
+        does not log a result in time.
         """
         process = self._running()
         if config is not None:
@@ -330,16 +332,17 @@ class LocalServer:
         return command + ["-a", HOST, "-p", str(self.port), "-m", str(self.http_port)]
 
     def _write_config(self) -> None:
-        # Not on the command line: a reload forgets these there, and then refuses them as changed.
+        # Not on the command line: on a reload the server ignores those options and rejects the change.
         lines = [f"server_name: {json.dumps(self.name)}"]
         if self.jetstream:
-            # Beside the `jetstream` entry, so that a block of the caller's replaces only the latter.
+            # `store_dir` is not inside a `jetstream` block, so that a block in the caller's config does not remove
+            # it.
             lines += ["jetstream: enabled", f"store_dir: {json.dumps(str(self.store_dir))}"]
         text = "\n".join([*lines, self.config, ""])
         self._installed().config_path.write_text(text, encoding="utf-8")
 
     def _is_ready(self) -> bool:
-        """The client port first: the health check complains in the log when it is asked too early."""
+        """Check the client port first: a health check that comes too early logs an error."""
         try:
             if not (self._sends_info() or self.monitor("/varz", _PROBE_TIMEOUT).get("tls_required")):
                 return False
@@ -359,7 +362,7 @@ class LocalServer:
         process, guard = self._process, self._guard
         if process is not None:
             process.send_signal(how)
-            process.send_signal(signal.SIGCONT)  # a paused process would keep SIGTERM for later
+            process.send_signal(signal.SIGCONT)  # a paused process does not handle SIGTERM
             if not _ends_within(process, STOP_TIMEOUT):
                 process.kill()
                 _ends_within(process, None)
@@ -370,15 +373,15 @@ class LocalServer:
 
 
 def _has_ended(process: subprocess.Popen[bytes]) -> bool:
-    """Whether the process has ended; it is reaped then.
+    """Whether the process has ended; if so, it is reaped.
 
-    Not Popen.poll(): a signal handler that raises in there (Ctrl-C does) can leave its lock taken, and the wait()
-    that follows then lasts for ever.
+    Not Popen.poll(): when a signal handler (Ctrl-C) raises inside it, its lock can stay taken, and the next wait()
+    never returns.
     """
     if process.returncode is None:
         try:
             reaped, status = os.waitpid(process.pid, os.WNOHANG)
-        except ChildProcessError:  # another thread was faster, or a handler raised before the outcome was kept
+        except ChildProcessError:  # another thread has reaped it, or a handler raised before its status was stored
             reaped, status = process.pid, 0
         if reaped:
             process.returncode = os.waitstatus_to_exitcode(status)
@@ -395,17 +398,17 @@ def _ends_within(process: subprocess.Popen[bytes], timeout: float | None) -> boo
 
 
 def _dismiss(guard: subprocess.Popen[bytes]) -> None:
-    """Tell the guard that there is nothing left to guard."""
+    """Have the guard end without killing: the server has ended."""
     try:
         guard.communicate(b"\n")
-    except OSError:  # somebody else ended it
+    except OSError:  # the guard was killed
         guard.wait()
 
 
 class _Installation:
-    """What a server occupies between its starts: two ports and a directory for log and configuration.
+    """What a server keeps between its starts: two ports and a directory for log and configuration.
 
-    Removed by `remove()`, at the latest at exit through `close`, the owner's method.
+    `remove()` releases them. At the exit of the interpreter, `close`, a method of the owner, is called to do so.
     """
 
     def __init__(self, port: int, close: Callable[[], None]) -> None:
@@ -431,6 +434,6 @@ class _Installation:
         shutil.rmtree(self.home, ignore_errors=True)
 
     def _at_exit(self) -> None:
-        # A forked child inherits the hook, but the server is its parent's.
+        # A forked child inherits the hook, but the server belongs to its parent.
         if os.getpid() == self._process_id:
             self._close()

@@ -1,9 +1,9 @@
-"""What must hold when servers come and go: discovery, rotation, lame ducks."""
+"""Servers that come and go: discovery, rotation, lame duck mode."""
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -12,19 +12,15 @@ from jetstream_sync import Connection, connect
 from jetstream_sync.errors import (
     NoServersError,
 )
+from jetstream_sync.net.connection import link_of
 from jetstream_sync.testing import FaultProxy, LocalServer, PeerConnection, ScriptedPeer
 from tests.support.eventually import eventually
 from tests.support.peers import QUICK, CountingListener, answer_pings, drop, serve
-
-
-@pytest.fixture
-def proxy(nats_server: LocalServer) -> Iterator[FaultProxy]:
-    with FaultProxy(nats_server) as proxy:
-        yield proxy
+from tests.support.threads import thread_names
 
 
 def test_discovered_servers_join_and_leave() -> None:
-    """connect_urls join the pool with a callback, leave it when no longer advertised; explicit ones stay."""
+    """Servers in connect_urls join the pool, with a callback, and leave it when they are no longer advertised."""
     found: list[Connection] = []
     steps: list[threading.Event] = [threading.Event() for _ in range(4)]
 
@@ -62,7 +58,7 @@ def test_discovered_servers_join_and_leave() -> None:
 
 
 def test_discovered_server_is_used_when_the_known_one_goes(nats_server: LocalServer) -> None:
-    """A server known from INFO alone takes over, with the subscriptions."""
+    """When the server is lost the client moves, with its subscriptions, to one it knows only from INFO."""
 
     def script(conn: PeerConnection) -> None:
         conn.handshake(connect_urls=[f"127.0.0.1:{nats_server.port}"])
@@ -122,7 +118,7 @@ def test_servers_are_shuffled_unless_asked_not_to() -> None:
 
 
 def test_max_reconnect_attempts_counts_each_server(proxy: FaultProxy) -> None:
-    """The given number of attempts per server, then closed with NoServersError that names it."""
+    """Each server is tried max_reconnect_attempts times; then the connection closes with NoServersError."""
     first, second = CountingListener(0, drop), CountingListener(0, drop)
     nc = connect(
         [proxy.url, first.url, second.url],
@@ -143,7 +139,7 @@ def test_max_reconnect_attempts_counts_each_server(proxy: FaultProxy) -> None:
 
 @pytest.mark.parametrize("info", [{"ldm": True}], ids=["ldm"])
 def test_lame_duck_without_alternative_stays(info: dict[str, Any]) -> None:
-    """A lame duck that is the only server is kept as long as it lives; the callback comes once."""
+    """If no other server is known the client stays with the lame duck; the callback is called once."""
     ducks: list[Connection] = []
 
     def script(conn: PeerConnection) -> None:
@@ -162,7 +158,7 @@ def test_lame_duck_without_alternative_stays(info: dict[str, Any]) -> None:
 
 
 def test_lame_duck_that_closes_at_once_does_not_cost_the_next_session(nats_server: LocalServer) -> None:
-    """A lame duck that is gone before we have moved: one reconnect, and the new session is left alone."""
+    """A lame duck closes before the client has moved: one reconnect, and the new session is not broken."""
     go_lame = threading.Event()
 
     def script(conn: PeerConnection) -> None:
@@ -177,10 +173,11 @@ def test_lame_duck_that_closes_at_once_does_not_cost_the_next_session(nats_serve
 
     with ScriptedPeer(script) as peer:
         with connect([peer.url, nats_server.url], dont_randomize=True, **QUICK) as nc:
-            give_up = nc._break
-            nc._break = break_late  # type: ignore[method-assign]
+            link = link_of(nc)
+            give_up = link.break_session
+            link.break_session = break_late  # type: ignore[method-assign]
             go_lame.set()
             eventually(lambda: nc.connected_url == nats_server.url)
-            eventually(lambda: not [t for t in threading.enumerate() if t.name == "js-lameduck"])
+            eventually(lambda: not thread_names("js-lameduck"))
             nc.flush()
             assert nc.stats.reconnects == 1

@@ -9,9 +9,10 @@ import pytest
 
 import jetstream_sync
 from jetstream_sync import Connection, Consumer
-from jetstream_sync.errors import NatsError, PullError
-from jetstream_sync.testing import LocalCluster, LocalServer
+from jetstream_sync.errors import PullError
+from jetstream_sync.testing import LocalCluster
 from tests.faults.test_consume_faults import Publisher, Reader, assert_nothing_lost
+from tests.support.clusters import leader_of, step_down
 from tests.support.eventually import eventually
 
 FLOWS_WITHIN = 3.0
@@ -19,7 +20,7 @@ FLOWS_WITHIN = 3.0
 
 @pytest.fixture
 def nc(nats_cluster: LocalCluster) -> Iterator[Connection]:
-    nats_cluster.start()  # what a test before this one killed
+    nats_cluster.start()  # an earlier test may have killed nodes
     connection = jetstream_sync.connect(nats_cluster.urls)
     yield connection
     nats_cluster.start()
@@ -37,34 +38,8 @@ def replicated(nc: Connection) -> Consumer:
     return consumer
 
 
-def step_down(nc: Connection, what: str) -> None:
-    subject = "STREAM.LEADER.STEPDOWN.S" if what == "stream" else "CONSUMER.LEADER.STEPDOWN.S.C"
-
-    def accepted() -> bool:
-        try:
-            return b'"success":true' in nc.request(f"$JS.API.{subject}", b"", timeout=2).data.replace(b" ", b"")
-        except NatsError:
-            return False  # an election is under way
-
-    eventually(accepted, 10.0, f"the {what} leader steps down")
-
-
-def leader_of(consumer: Consumer, cluster: LocalCluster) -> LocalServer:
-    def find() -> LocalServer | None:
-        try:
-            info = consumer.get_info()
-        except NatsError:
-            return None
-        name = info.cluster.leader if info.cluster is not None else None
-        return next((node for node in cluster.nodes if node.name == name), None)
-
-    found = eventually(find, 15.0, "the consumer has a leader")
-    assert found is not None
-    return found
-
-
 def assert_flows_after(publisher: Publisher, reader: Reader, since: float) -> None:
-    """The first message that the stream takes after `since` is read within 3 s (its election may take longer)."""
+    """The first message stored after `since` is read within 3 s. The election before it may take longer."""
     number, stored_at = eventually(
         lambda: publisher.last_ack if publisher.last_ack[1] > since else None, 15.0, "the stream takes messages"
     )
@@ -92,7 +67,7 @@ def ride_out_step_downs(cluster: LocalCluster, nc: Connection, steps: list[str],
         eventually(lambda: reader.count > 20, 10.0)
         for what in steps:
             start = time.monotonic()
-            step_down(nc, what)
+            step_down(nc, "S", "C" if what == "consumer" else "")
             assert_flows_after(publisher, reader, time.monotonic())
             eventually(lambda start=start: time.monotonic() >= start + every, every + 1)
         publisher.close()
@@ -101,25 +76,25 @@ def ride_out_step_downs(cluster: LocalCluster, nc: Connection, steps: list[str],
 
 
 def test_step_down_ends_an_empty_fetch_with_the_servers_reason(nats_cluster: LocalCluster, nc: Connection) -> None:
-    """409 Leadership Change, for real: an error for a fetch that got nothing, long before its expiry."""
+    """A real 409 Leadership Change ends a fetch without messages with PullError, long before its expiry."""
     consumer = replicated(nc)
     batch = consumer.fetch(1, expires=15)
     eventually(lambda: consumer.get_info().num_waiting == 1)
     start = time.monotonic()
-    step_down(nc, "consumer")
+    step_down(nc, "S", "C")
     with pytest.raises(PullError, match="Leadership Change"):
         list(batch)
     assert time.monotonic() - start < 5
 
 
 def test_killed_leader_is_ridden_out(nats_cluster: LocalCluster, nc: Connection) -> None:
-    """kill -9 of the consumer's leader, which sends nothing: consume goes on with the next leader."""
+    """The consumer's leader is killed and sends no status: consume() goes on with the next leader."""
     consumer = replicated(nc)
     reader = Reader()
     consuming = consumer.consume(reader, expires=4, idle_heartbeat=1, on_error=lambda _: None)
     with Publisher(nats_cluster.urls, 100) as publisher, consuming as context:
         eventually(lambda: reader.count > 20, 10.0)
-        leader = leader_of(consumer, nats_cluster)
+        leader = leader_of(nats_cluster, consumer)
         leader.kill()
         before = reader.count
         eventually(lambda: reader.count > before + 50, 25.0)

@@ -1,10 +1,10 @@
-"""consume and messages() through crashes of the server, lost connections and consumers that vanish meanwhile."""
+"""consume() and messages() through server crashes, lost connections and consumers deleted meanwhile."""
 
 from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -21,15 +21,9 @@ from jetstream_sync.errors import (
     TimeoutError,
 )
 from jetstream_sync.testing import FaultProxy, LocalServer
+from tests.support.consuming import buffered, refill_of
 from tests.support.eventually import eventually
 from tests.support.observer import Observer, fill, stream_and_consumer, waiting_pulls
-
-
-@pytest.fixture
-def server() -> Iterator[LocalServer]:
-    """A server that a test may kill."""
-    with LocalServer() as one:
-        yield one
 
 
 class Publisher:
@@ -53,7 +47,7 @@ class Publisher:
             next_at = max(next_at + self._pause, time.monotonic() - 0.5)
             self.attempted.add(number)
             try:
-                # The msg_id makes a repetition safe: attempted and not acked is then rare.
+                # With a msg_id publish() retries, so that few messages are attempted and not acked.
                 self._js.publish("s.x", b"%d" % number, msg_id=f"m{number}", timeout=10)
                 self.acked.add(number)
                 self.last_ack = (number, time.monotonic())
@@ -62,7 +56,7 @@ class Publisher:
             number += 1
 
     def close(self) -> None:
-        """Idempotent; blocks until the last publish has been answered or given up."""
+        """Idempotent; blocks until the last publish has returned or raised."""
         self._end.set()
         self._thread.join(15)
         assert not self._thread.is_alive()
@@ -92,7 +86,7 @@ class Reader:
 
 
 def assert_nothing_lost(publisher: Publisher, reader: Reader, timeout: float = 20.0) -> None:
-    """lost = acked - read is empty; unexpected = read - attempted is empty."""
+    """Every message that was acked is read, and no message is read that was never attempted."""
     eventually(lambda: publisher.acked <= reader.numbers, timeout, "everything acked was read")
     assert reader.numbers <= publisher.attempted
 
@@ -127,7 +121,7 @@ def test_consume_through_five_kills_loses_nothing(server: LocalServer) -> None:
 
 
 def test_consume_after_a_reconnect_sends_one_pull(server: LocalServer) -> None:
-    """Idle, the connection lost and made again: the subscription once, the pull once, no alarm."""
+    """After each reconnect an idle consume() sends one SUB and one pull, and raises no alarm."""
     with FaultProxy(server) as proxy, jetstream_sync.connect(proxy.url) as nc:
         consumer = stream_and_consumer(nc.jetstream())
         errors: list[Exception] = []
@@ -149,11 +143,11 @@ def test_consume_after_a_reconnect_sends_one_pull(server: LocalServer) -> None:
 
 
 def test_buffered_messages_survive_a_reconnect(server: LocalServer) -> None:
-    """What was received before the loss is still handed out, and the next pull asks for the rest only."""
+    """Messages received before the loss are still handed out, and the next pull asks only for the free room."""
     with FaultProxy(server) as proxy, jetstream_sync.connect(proxy.url) as nc, Observer(server.url) as observer:
         consumer = stream_and_consumer(nc.jetstream(), 6, ack_wait=60)
         with consumer.messages(max_messages=20, threshold_messages=19) as messages:
-            eventually(lambda: len(messages._session.backlog) == 6)
+            eventually(lambda: buffered(messages) == 6)
             proxy.cut()
             eventually(lambda: nc.stats.reconnects == 1)
             observer.wait_for_pulls(2)
@@ -164,7 +158,7 @@ def test_buffered_messages_survive_a_reconnect(server: LocalServer) -> None:
 
 
 def test_consume_through_a_black_hole_recovers(server: LocalServer) -> None:
-    """A connection into nothing: missed heartbeats are reported, the stale connection replaced, and it goes on."""
+    """A black hole: missed heartbeats are reported, the stale connection is replaced, and reading goes on."""
     with FaultProxy(server) as proxy:
         nc = jetstream_sync.connect(proxy.url, ping_interval=0.4, max_outstanding_pings=3)
         js = nc.jetstream()
@@ -207,7 +201,7 @@ def make_push(js: JetStream) -> None:
 def test_changed_while_disconnected_concludes(
     server: LocalServer, how: str, change: Callable[[JetStream], None], error: type[NatsError]
 ) -> None:
-    """Deleted, or made a push consumer, while we were away: the check after the reconnect concludes with that."""
+    """The consumer is deleted or replaced while disconnected: the check after the reconnect reports it."""
     with FaultProxy(server) as proxy, jetstream_sync.connect(proxy.url) as nc:
         consumer = stream_and_consumer(nc.jetstream())
         owner: Any = consumer.messages() if how == "messages" else consumer.consume(print)
@@ -223,11 +217,11 @@ def test_changed_while_disconnected_concludes(
                 owner.next(5)
             else:
                 owner.wait(5)
-        assert owner._session.ended is not None
+        assert refill_of(owner).ended is not None
 
 
 def test_deleted_while_disconnected_without_the_check_goes_on(server: LocalServer) -> None:
-    """check_on_reconnect=False looks nothing up: the consume pulls on, and works when the consumer is back."""
+    """With check_on_reconnect=False messages() goes on pulling, and works again when the consumer is back."""
     with FaultProxy(server) as proxy, jetstream_sync.connect(proxy.url) as nc:
         consumer = stream_and_consumer(nc.jetstream())
         errors: list[Exception] = []
@@ -253,7 +247,7 @@ def test_deleted_while_disconnected_without_the_check_goes_on(server: LocalServe
 
 
 def test_check_never_delays_messages(server: LocalServer) -> None:
-    """The pull goes out first; a check that gets no answer does not hold anything up."""
+    """The pull is sent before the check; a check without a reply delays no message."""
     with FaultProxy(server) as proxy, jetstream_sync.connect(proxy.url) as nc:
         js = nc.jetstream()
         consumer = stream_and_consumer(js)
@@ -293,12 +287,12 @@ def test_connection_given_up_ends_consume_and_messages(server: LocalServer) -> N
 
 
 def test_stop_and_drain_while_disconnected_return_at_once(server: LocalServer) -> None:
-    """Without a connection stop() and drain() end just as quickly, and what is buffered is drained."""
+    """Without a connection stop() and drain() return at once, and drain() hands out the buffered messages."""
     with jetstream_sync.connect(server.url) as nc:
         consumer = stream_and_consumer(nc.jetstream(), 3)
         stopped, drained = consumer.messages(max_messages=2), consumer.messages(max_messages=1)
-        eventually(lambda: len(stopped._session.backlog) + len(drained._session.backlog) == 3)
-        count = len(drained._session.backlog)
+        eventually(lambda: buffered(stopped) + buffered(drained) == 3)
+        count = buffered(drained)
         server.kill()
         eventually(lambda: not nc.is_connected)
         start = time.monotonic()
@@ -311,7 +305,7 @@ def test_stop_and_drain_while_disconnected_return_at_once(server: LocalServer) -
 
 
 def test_restarts_under_a_slow_reader_keep_the_buffer(server: LocalServer) -> None:
-    """Many cuts while messages wait unread: never more than the buffer is held, nothing is lost."""
+    """The connection is cut while messages are unread: the buffer stays bounded and no message is lost."""
     with FaultProxy(server) as proxy, jetstream_sync.connect(proxy.url) as nc:
         consumer = stream_and_consumer(nc.jetstream(), 200, ack_wait=1)
         seen: set[bytes] = set()
@@ -324,8 +318,8 @@ def test_restarts_under_a_slow_reader_keep_the_buffer(server: LocalServer) -> No
                     message.ack()
                 proxy.cut()
                 eventually(lambda round_=round_: nc.stats.reconnects == round_ + 1, 10.0)
-                # The server may still serve the pull of the connection before: its inbox is the same.
-                assert len(messages._session.backlog) <= 45
+                # The server may still serve the pull of the lost session: the inbox is the same.
+                assert buffered(messages) <= 45
             while len(seen) < 200:
                 message = messages.next(5)
                 seen.add(message.data)

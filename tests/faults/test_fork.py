@@ -1,4 +1,4 @@
-"""Connections and forked children: the child may not use what it inherited, and the parent notices nothing."""
+"""Forked children: a child cannot use an inherited connection, and the parent's connection is not disturbed."""
 
 from __future__ import annotations
 
@@ -21,13 +21,15 @@ from jetstream_sync.testing import LocalServer
 from jetstream_sync.testing.proxy import FaultProxy
 from tests.support.eventually import eventually
 from tests.support.forks import end_in_time, in_child
+from tests.support.observer import stream_and_consumer
+from tests.support.watchdog import InThread
 
 # Python 3.12 and later warn of every fork in a process that has threads: that is what is tested here.
 pytestmark = pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
 
 
 def refusals(uses: dict[str, Callable[[], object]]) -> dict[str, str]:
-    """What each use raised, and whether that took too long."""
+    """The name of the error that each use raised, with " late" if it took more than a second."""
     outcome = {}
     for name, use in uses.items():
         start = time.monotonic()
@@ -60,12 +62,6 @@ def uses_of(nc: Connection, sub: Subscription, msg: Message) -> dict[str, Callab
 
 
 @pytest.fixture
-def proxy(nats_server: LocalServer) -> Iterator[FaultProxy]:
-    with FaultProxy(nats_server) as proxy:
-        yield proxy
-
-
-@pytest.fixture
 def nc(proxy: FaultProxy) -> Iterator[Connection]:
     """A connection through the proxy, which records what is sent."""
     connection = jetstream_sync.connect(proxy.url)
@@ -81,7 +77,7 @@ def one_request(nc: Connection) -> tuple[Subscription, Message]:
 
 
 def test_every_use_in_child_raises_fork_error(nc: Connection, proxy: FaultProxy) -> None:
-    """Whatever a forked child calls on what it inherited raises ForkError at once, and sends not one byte."""
+    """Every call of a forked child on inherited objects raises ForkError at once and sends no byte."""
     sub, msg = one_request(nc)
     nc.flush()
     sent = proxy.captured[0].to_server
@@ -94,7 +90,7 @@ def test_every_use_in_child_raises_fork_error(nc: Connection, proxy: FaultProxy)
 
 
 def test_contexts_left_in_child_are_left_alone(nc: Connection, proxy: FaultProxy) -> None:
-    """A child that leaves the parent's `with` blocks, in order or by an exception, disturbs nothing."""
+    """A child that leaves an inherited `with` block, normally or with an exception, closes nothing."""
     sub = nc.subscribe("asked")
     nc.flush()
     sent = proxy.captured[0].to_server
@@ -109,6 +105,38 @@ def test_contexts_left_in_child_are_left_alone(nc: Connection, proxy: FaultProxy
     assert proxy.captured[0].to_server == sent
     nc.publish("asked", b"1")
     assert sub.next_msg(timeout=5).data == b"1"
+
+
+def test_taking_in_child_from_what_the_parent_waits_on_raises_fork_error(nc: Connection) -> None:
+    """A thread of the parent waits in next() when it forks: the child gets ForkError, not ConcurrencyError."""
+    consumer = stream_and_consumer(nc.jetstream())
+    messages, batch = consumer.messages(max_messages=10), consumer.fetch(5, expires=20)
+    context = consumer.consume(lambda message: None, max_messages=10)
+    sub = nc.jetstream().pull_subscribe("s.>", durable="P")
+    waiting = InThread(messages.next, 20)
+    eventually(lambda: messages._feed.waiting)
+    uses = {
+        "next": lambda: messages.next(1),
+        "for": lambda: list(messages),
+        "batch": lambda: list(batch),
+        "fetch": lambda: consumer.fetch(1),
+        "consumer.next": lambda: consumer.next(1),
+        "messages": consumer.messages,
+        "consume": lambda: consumer.consume(print),
+        "stop": messages.stop,
+        "drain": messages.drain,
+        "context.stop": context.stop,
+        "context.wait": lambda: context.wait(1),
+        "sub.fetch": lambda: sub.fetch(1, 1),
+        "unsubscribe": sub.unsubscribe,
+    }
+    outcome = in_child(lambda: refusals(uses))
+    assert outcome == dict.fromkeys(outcome, "ForkError")
+    batch.close()
+    sub.unsubscribe()
+    context.stop()
+    messages.stop()
+    waiting.error(5)
 
 
 def test_fork_while_receiving(nc: Connection, nats_server: LocalServer) -> None:
@@ -157,7 +185,7 @@ def test_fork_inside_iteration(nc: Connection) -> None:
 
 
 def test_fork_with_buffered_messages(nc: Connection) -> None:
-    """What is buffered belongs to the parent: a child takes none of it, the parent all."""
+    """Buffered messages belong to the parent: the child gets ForkError, the parent gets all of them."""
     sub = nc.subscribe("held")
     for number in range(100):
         nc.publish("held", b"%d" % number)
@@ -167,7 +195,7 @@ def test_fork_with_buffered_messages(nc: Connection) -> None:
 
 
 def test_child_connects_for_itself(nc: Connection, nats_server: LocalServer) -> None:
-    """A connection made in the child works there, with ids of its own, and its end does not concern the parent."""
+    """A connection made in the child works and has ids of its own; the parent's connection is not affected."""
     inbox = nc.new_inbox()
 
     def work() -> list[str]:
@@ -184,7 +212,7 @@ def test_child_connects_for_itself(nc: Connection, nats_server: LocalServer) -> 
 
 
 def test_fork_storm_with_busy_threads(nc: Connection) -> None:
-    """Children forked while other threads hold any lock of the library never hang."""
+    """Children forked while other threads use the connection, and may hold its locks, never hang."""
     stop = threading.Event()
 
     def work() -> None:
@@ -208,7 +236,7 @@ def test_fork_storm_with_busy_threads(nc: Connection) -> None:
 
 
 def use_in_worker(url: str, results: Any) -> None:
-    """What a multiprocessing worker does: the inherited connection first, then its own."""
+    """Try the inherited connection, which raises, and then use a connection of its own."""
     try:
         _inherited[0].publish("x")
     except ForkError:
@@ -221,7 +249,7 @@ _inherited: list[Connection] = []
 
 
 def test_multiprocessing_worker(nc: Connection, nats_server: LocalServer) -> None:
-    """A worker of multiprocessing (fork) is refused the inherited connection and ends in order."""
+    """A multiprocessing worker (fork) gets ForkError from the inherited connection, and exits with code 0."""
     context = multiprocessing.get_context("fork")
     results = context.SimpleQueue()
     _inherited[:] = [nc]
@@ -236,7 +264,7 @@ def test_multiprocessing_worker(nc: Connection, nats_server: LocalServer) -> Non
 
 
 def test_child_that_ends_like_a_program(nc: Connection, proxy: FaultProxy) -> None:
-    """A child that runs to its end, exit hooks and all, closes nothing of the parent's."""
+    """A child that runs the exit hooks does not close the parent's connection."""
     sub = nc.subscribe("asked")
     nc.flush()
     sent = proxy.captured[0].to_server
@@ -245,7 +273,7 @@ def test_child_that_ends_like_a_program(nc: Connection, proxy: FaultProxy) -> No
         end_in_time()
         code = 1
         try:
-            atexit._run_exitfuncs()  # what sys.exit() leads to; os._exit alone would skip it
+            atexit._run_exitfuncs()  # sys.exit() runs them, os._exit() does not
             code = 0
         finally:
             os._exit(code)
@@ -266,7 +294,7 @@ def test_connection_refuses_to_be_pickled(nc: Connection) -> None:
 
 
 def test_message_pickles_without_its_connection(nc: Connection) -> None:
-    """A message keeps all it carried over a pickle; only answering it is over."""
+    """An unpickled message has all its data, but respond() raises."""
     sub = nc.subscribe("pickled")
     nc.publish("pickled", b"\x00data", reply="answer.here", headers={"A": "1", "b": "2"})
     msg = sub.next_msg(timeout=5)
@@ -284,9 +312,9 @@ ERROR_CLASSES = [
 
 
 def make_error(kind: type[errors.NatsError]) -> errors.NatsError:
-    """An instance with something in every argument."""
+    """An error with a value for every argument."""
     samples = {"str": "text", "int": 7, "float": 1.5, "str | None": "text"}
-    if not inspect.isfunction(kind.__init__):  # that of Exception
+    if not inspect.isfunction(kind.__init__):  # inherited from Exception
         return kind("text")
     positional, named = [], {}
     for parameter in list(inspect.signature(kind.__init__).parameters.values())[1:]:
@@ -305,7 +333,7 @@ def facts(error: BaseException) -> dict[str, str]:
 @pytest.mark.parametrize("kind", ERROR_CLASSES, ids=lambda kind: kind.__name__)
 @pytest.mark.parametrize("protocol", [2, pickle.HIGHEST_PROTOCOL])
 def test_error_pickles_with_its_facts(kind: type[errors.NatsError], protocol: int) -> None:
-    """Every error comes out of a pickle with the class, text and facts it had."""
+    """An unpickled error has the class, text and attributes of the original."""
     error = make_error(kind)
     copy = pickle.loads(pickle.dumps(error, protocol))
     assert type(copy) is kind

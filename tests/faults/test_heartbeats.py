@@ -1,4 +1,4 @@
-"""Heartbeat alarms (ADR-9, ADR-37): when the server falls silent, and only then."""
+"""Heartbeat alarms (ADR-9, ADR-37): raised when the server is silent, and only then."""
 
 from __future__ import annotations
 
@@ -12,18 +12,10 @@ import jetstream_sync
 from jetstream_sync import Connection
 from jetstream_sync.errors import MissedHeartbeatError
 from jetstream_sync.testing import FaultProxy, LocalServer
+from tests.support.consuming import pull_of
 from tests.support.eventually import eventually
 from tests.support.observer import Observer, stream_and_consumer, waiting_pulls
 from tests.support.watchdog import InThread
-
-
-@pytest.fixture
-def server() -> Iterator[LocalServer]:
-    """A server that a test may stop in any way."""
-    with LocalServer() as one:
-        yield one
-        if one.is_running:
-            one.resume()
 
 
 @pytest.fixture
@@ -48,7 +40,10 @@ class Alarms:
 
 
 def test_stopped_server_raises_the_alarm_in_time_and_again(server: LocalServer, nc: Connection) -> None:
-    """SIGSTOP, idle_heartbeat 1 s: alarm after 2.0 to 2.5 s of silence, repeated, not terminal, both ways."""
+    """SIGSTOP, idle_heartbeat 1 s: consume() and messages() report 2.0 to 2.5 s of silence, again and again.
+
+    Neither of them ends: both go on when the server resumes.
+    """
     js = nc.jetstream()
     js.create_stream(name="S", subjects=["s.>"])
     alarms = [Alarms(), Alarms()]
@@ -59,12 +54,12 @@ def test_stopped_server_raises_the_alarm_in_time_and_again(server: LocalServer, 
     )
     messages = consumers[1].messages(expires=4, idle_heartbeat=1, on_error=alarms[1])
     taker = InThread(lambda: got[1].extend(message.data for message in messages))
-    inlets = [context._session.inlet, messages._session.inlet]
-    started = [inlet.last_arrival for inlet in inlets]
-    for inlet, first in zip(inlets, started, strict=True):
-        eventually(lambda inlet=inlet, first=first: inlet.last_arrival > first, 3.0, "a heartbeat came")
+    pulls = [pull_of(context), pull_of(messages)]
+    started = [pull.last_arrival for pull in pulls]
+    for pull, first in zip(pulls, started, strict=True):
+        eventually(lambda pull=pull, first=first: pull.last_arrival > first, 3.0, "a heartbeat came")
     server.pause()
-    silent_since = [inlet.last_arrival for inlet in inlets]
+    silent_since = [pull.last_arrival for pull in pulls]
     eventually(lambda: all(len(one.at) == 2 for one in alarms), 6.0, "two alarms each")
     for one, since in zip(alarms, silent_since, strict=True):
         assert 2.0 <= one.at[0] - since <= 2.5
@@ -72,7 +67,7 @@ def test_stopped_server_raises_the_alarm_in_time_and_again(server: LocalServer, 
         assert all(isinstance(error, MissedHeartbeatError) for error in one.errors)
     server.resume()
     js.publish("s.x", b"awake", timeout=5)
-    eventually(lambda: got[0] == [b"awake"] and inlets[1].arrived == 1, 3.0)
+    eventually(lambda: got[0] == [b"awake"] and pulls[1].arrived == 1, 3.0)
     assert not context.closed
     assert not messages.closed
     context.stop()
@@ -81,7 +76,7 @@ def test_stopped_server_raises_the_alarm_in_time_and_again(server: LocalServer, 
 
 
 def test_no_alarm_while_disconnected(server: LocalServer, nc: Connection) -> None:
-    """A server that is gone has closed the connection: no alarm, however long; then it goes on."""
+    """While the connection is down there is no alarm. After the reconnect consume() goes on."""
     assert_no_alarm_while_disconnected(server, nc, 2.0)
 
 
@@ -112,7 +107,7 @@ def assert_no_alarm_while_disconnected(server: LocalServer, nc: Connection, seco
 
 
 def test_started_while_disconnected_waits_without_alarm(server: LocalServer, nc: Connection) -> None:
-    """A consume that begins while disconnected sends its first pull when the connection is back."""
+    """messages() that begins while disconnected sends its first pull after the reconnect, and raises no alarm."""
     js = nc.jetstream()
     consumer = stream_and_consumer(js, 3)
     server.kill()
@@ -126,7 +121,7 @@ def test_started_while_disconnected_waits_without_alarm(server: LocalServer, nc:
 
 
 def test_lost_pull_is_replaced_after_the_alarm(server: LocalServer) -> None:
-    """A pull that never reached the server is found out by its missing heartbeats, and replaced."""
+    """A pull that never reached the server gets no heartbeats: the alarm is raised and the pull is replaced."""
     with FaultProxy(server) as proxy, jetstream_sync.connect(proxy.url, ping_interval=60) as nc:
         js = jetstream_sync.connect(server.url)
         consumer_maker = js.jetstream()
@@ -166,10 +161,10 @@ def test_alarm_after_the_only_pull_expired_unseen(server: LocalServer, nc: Conne
         server.pause()
         eventually(lambda: len(alarms.errors) >= 2, 5.0)
         server.resume()
-        inlet = context._session.inlet
-        frozen = inlet.last_arrival
-        eventually(lambda: inlet.last_arrival > frozen, 3.0)
-        # The pulls that piled up while it was frozen expire; after that it is one, or two when they overlap.
+        pull = pull_of(context)
+        frozen = pull.last_arrival
+        eventually(lambda: pull.last_arrival > frozen, 3.0)
+        # The pulls sent while the server was frozen expire first. After that there is one, or two that overlap.
         end = time.monotonic() + 1.5
         eventually(lambda: time.monotonic() > end, 3.0)
         assert waiting_pulls(consumer) <= 2

@@ -1,4 +1,4 @@
-"""What must hold when the server says what no server would: an error, a new connection, bounded memory."""
+"""A server that breaks the protocol: the client reports an error, reconnects, and keeps its memory bounded."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def reset_peak_memory() -> None:
 
 
 def send_quietly(conn: PeerConnection, data: bytes) -> None:
-    """Send what the client may refuse to take to the end."""
+    """Send `data`, which the client may not read to the end."""
     try:
         conn.send(data)
     except OSError:
@@ -81,7 +81,7 @@ def send_quietly(conn: PeerConnection, data: bytes) -> None:
 
 
 class HostileOnce:
-    """Shakes hands and says `words` on its first connection; from the second on it behaves."""
+    """A peer that sends `words` after the first handshake, and behaves on later connections."""
 
     def __init__(self, words: bytes) -> None:
         self.words = words
@@ -101,7 +101,7 @@ class HostileOnce:
 
 @pytest.mark.parametrize("words", BROKEN_STREAMS.values(), ids=BROKEN_STREAMS.keys())
 def test_broken_stream_is_dropped_and_the_next_connection_works(words: bytes) -> None:
-    """A protocol error is reported, the connection dropped and made anew, with bounded memory."""
+    """A protocol error is reported once, the client reconnects, and its memory stays bounded."""
     errors: list[Exception] = []
     hostile = HostileOnce(words)
     with hostile.peer as peer, connect(peer.url, error_cb=errors.append, **QUICK) as nc:
@@ -138,7 +138,7 @@ def test_broken_stream_is_dropped_and_the_next_connection_works(words: bytes) ->
     ids=repr,
 )
 def test_info_with_nonsense_in_it_harms_nothing(info: dict[str, Any]) -> None:
-    """Fields of the wrong kind in an INFO, at the handshake or later, neither kill nor confuse the connection."""
+    """INFO fields of the wrong type, at the handshake or later, do not break the connection."""
 
     def script(conn: PeerConnection) -> None:
         conn.handshake(**info)
@@ -157,7 +157,7 @@ def test_info_with_nonsense_in_it_harms_nothing(info: dict[str, Any]) -> None:
 
 
 def test_discovered_nonsense_host_does_not_stop_reconnecting() -> None:
-    """An advertised address that cannot be a host name is one failed attempt, no more."""
+    """An advertised address that is no valid host name costs one failed attempt; reconnecting goes on."""
 
     def script(conn: PeerConnection) -> None:
         conn.handshake(connect_urls=["a..b:4222", "x" * 70 + ".example:4222"])
@@ -175,7 +175,7 @@ def test_discovered_nonsense_host_does_not_stop_reconnecting() -> None:
 
 
 def test_nonce_of_the_wrong_kind_is_a_typed_error() -> None:
-    """A nonce that is no text cannot be signed: connect() fails with a typed error."""
+    """A nonce that is not a string cannot be signed: connect() raises a typed error."""
 
     def script(conn: PeerConnection) -> None:
         conn.send_info(nonce=5)
@@ -202,7 +202,7 @@ def test_nonce_of_the_wrong_kind_is_a_typed_error() -> None:
     ids=lambda words: repr(words[:30]),
 )
 def test_handshake_with_nonsense_is_a_typed_error(words: bytes) -> None:
-    """Whatever comes instead of a handshake, connect() raises NoServersError soon and leaves nothing open."""
+    """A server that sends something else than a handshake: connect() raises NoServersError soon."""
 
     def script(conn: PeerConnection) -> None:
         send_quietly(conn, words)
@@ -217,7 +217,7 @@ def test_handshake_with_nonsense_is_a_typed_error(words: bytes) -> None:
 
 
 def test_handshake_that_drips_ends_at_the_connect_timeout() -> None:
-    """The timeout covers the whole handshake: a server that sends a byte now and then does not prolong it."""
+    """connect_timeout covers the whole handshake: a server that sends a byte now and then does not extend it."""
 
     def script(conn: PeerConnection) -> None:
         for byte in b"INFO " + b" " * 1000:
@@ -232,7 +232,7 @@ def test_handshake_that_drips_ends_at_the_connect_timeout() -> None:
 
 
 def test_server_that_is_always_hostile_is_met_with_back_off() -> None:
-    """Protocol errors right after each handshake: attempts grow apart, there is no busy loop."""
+    """A server that breaks the protocol after each handshake: the waits between attempts grow."""
 
     def script(conn: PeerConnection) -> None:
         conn.handshake()
@@ -255,7 +255,7 @@ def test_server_that_is_always_hostile_is_met_with_back_off() -> None:
 
 
 def test_chatter_that_means_nothing_is_ignored() -> None:
-    """Messages for unknown subscriptions, PONGs nobody waits for, +OK and odd cases of verbs do no harm."""
+    """Messages for unknown subscriptions, unexpected PONGs, +OK and verbs in lower case are ignored."""
 
     def script(conn: PeerConnection) -> None:
         conn.handshake()
@@ -285,7 +285,7 @@ def test_chatter_that_means_nothing_is_ignored() -> None:
     ],
 )
 def test_err_before_a_close_is_reported_as_its_reason(text: str, kind: type[NatsError]) -> None:
-    """When the server says why it closes, that is the error reported, once."""
+    """If the server sends -ERR before it closes, the client reports that error, once."""
     errors: list[Exception] = []
 
     def script(conn: PeerConnection) -> None:
@@ -306,7 +306,7 @@ def test_err_before_a_close_is_reported_as_its_reason(text: str, kind: type[Nats
 
 
 def respond_to(verb: bytes, words: bytes) -> Callable[[PeerConnection], None]:
-    """A script that answers the first line that begins with `verb`, then pings."""
+    """A script that sends `words` after the first line that begins with `verb`, and then replies to pings."""
 
     def script(conn: PeerConnection) -> None:
         conn.handshake()
@@ -319,7 +319,7 @@ def respond_to(verb: bytes, words: bytes) -> Callable[[PeerConnection], None]:
 
 
 def test_permission_errors_go_to_the_call_they_concern() -> None:
-    """A denied request fails within a second; a denied subscription raises for its taker; the session stays."""
+    """A denied request fails within a second; next_msg() of a denied subscription raises; the session stays."""
     denied = b"-ERR 'Permissions Violation for Publish to \"secret\"'\r\n"
     with ScriptedPeer(respond_to(b"PUB", denied)) as peer, connect(peer.url, error_cb=lambda _: None) as nc:
         asking = InThread(nc.request, "secret", b"x", timeout=30)
@@ -336,8 +336,8 @@ def test_permission_errors_go_to_the_call_they_concern() -> None:
         nc.close()
 
 
-def test_reader_survives_a_listener_of_any_kind_of_message() -> None:
-    """Subjects, replies and headers that are no text are delivered with their bytes."""
+def test_reader_delivers_text_that_is_not_utf8() -> None:
+    """Subjects, reply subjects and headers that are not UTF-8 are delivered with their bytes."""
     frame = b"MSG \xff\xfe 1 \xfd 1\r\n!\r\nHMSG s 1 20 20\r\n\xff\xff NATS\r\nno colon\r\n"
     assert len(b"\xff\xff NATS\r\nno colon\r\n") == 19
 

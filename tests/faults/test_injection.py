@@ -1,4 +1,4 @@
-"""Text that would break the protocol's lines, in every name the user gives: refused before any byte."""
+"""Text that would break a protocol line is refused, in every name the user gives, before any byte is sent."""
 
 from __future__ import annotations
 
@@ -35,12 +35,6 @@ NOT_UTF8 = ["\ud800"]
 
 
 @pytest.fixture
-def proxy(nats_server: LocalServer) -> Iterator[FaultProxy]:
-    with FaultProxy(nats_server) as proxy:
-        yield proxy
-
-
-@pytest.fixture
 def nc(proxy: FaultProxy) -> Iterator[Connection]:
     connection = jetstream_sync.connect(proxy.url)
     connection.flush()
@@ -49,7 +43,7 @@ def nc(proxy: FaultProxy) -> Iterator[Connection]:
 
 
 def assert_refused(nc: Connection, proxy: FaultProxy, call: Callable[[], object]) -> None:
-    """A ValueError of the library, and nothing but the PING of our own flush on the wire."""
+    """`call` raises BadSubjectError or BadHeaderError and sends nothing: the wire shows the PING of flush()."""
     nc.flush()
     before = proxy.captured[0].to_server
     with pytest.raises(ValueError) as caught:
@@ -62,7 +56,7 @@ def assert_refused(nc: Connection, proxy: FaultProxy, call: Callable[[], object]
 
 @pytest.mark.parametrize("text", EVIL + EMPTY_TOKENS + WILDCARDS + NOT_UTF8, ids=repr)
 def test_publish_subject_and_reply(nc: Connection, proxy: FaultProxy, text: str) -> None:
-    """publish() and request() take no such subject, publish() no such reply."""
+    """publish() and request() refuse such a subject, and publish() such a reply subject."""
     assert_refused(nc, proxy, lambda: nc.publish(text, b"x"))
     assert_refused(nc, proxy, lambda: nc.publish("fine", b"x", reply=text))
     assert_refused(nc, proxy, lambda: nc.request(text, b"x"))
@@ -70,26 +64,26 @@ def test_publish_subject_and_reply(nc: Connection, proxy: FaultProxy, text: str)
 
 @pytest.mark.parametrize("text", EVIL + EMPTY_TOKENS + BAD_WILDCARDS + NOT_UTF8, ids=repr)
 def test_subscribe_subject(nc: Connection, proxy: FaultProxy, text: str) -> None:
-    """subscribe() takes no such subject."""
+    """subscribe() refuses such a subject."""
     assert_refused(nc, proxy, lambda: nc.subscribe(text))
 
 
 @pytest.mark.parametrize("text", EVIL + NOT_UTF8, ids=repr)
 def test_queue(nc: Connection, proxy: FaultProxy, text: str) -> None:
-    """subscribe() takes no such queue name."""
+    """subscribe() refuses such a queue name."""
     assert_refused(nc, proxy, lambda: nc.subscribe("fine", queue=text))
 
 
 @pytest.mark.parametrize("name", ["a\r\nb", "a\rb", "a\nb", "a:b", "", "a b", "a\0b", "\r\n"], ids=repr)
 def test_header_name(nc: Connection, proxy: FaultProxy, name: str) -> None:
-    """publish() and request() take no such header name."""
+    """publish() and request() refuse such a header name."""
     assert_refused(nc, proxy, lambda: nc.publish("fine", b"", headers={name: "x"}))
     assert_refused(nc, proxy, lambda: nc.request("fine", b"", headers={name: "x"}))
 
 
 @pytest.mark.parametrize("value", ["a\r\nStatus: 503", "a\rb", "a\nb", "\r\n\r\nbody", "a\0b"], ids=repr)
 def test_header_value(nc: Connection, proxy: FaultProxy, value: str) -> None:
-    """publish() and request() take no such header value, from a dict or from Headers, single or in a list."""
+    """publish() and request() refuse such a header value, from a dict, a list or Headers."""
     assert_refused(nc, proxy, lambda: nc.publish("fine", b"", headers={"A": value}))
     assert_refused(nc, proxy, lambda: nc.publish("fine", b"", headers={"A": ["fine", value]}))
     assert_refused(nc, proxy, lambda: nc.request("fine", b"", headers={"A": value}))
@@ -112,7 +106,7 @@ def test_respond_header(nc: Connection, proxy: FaultProxy) -> None:
 
 @pytest.mark.parametrize("prefix", EVIL + EMPTY_TOKENS + WILDCARDS, ids=repr)
 def test_inbox_prefix(proxy: FaultProxy, prefix: str) -> None:
-    """connect() takes no such inbox prefix, and does not even dial."""
+    """connect() refuses such an inbox prefix before it dials."""
     with pytest.raises(BadSubjectError):
         jetstream_sync.connect(proxy.url, inbox_prefix=prefix)
     assert proxy.accepted == 0
@@ -122,7 +116,7 @@ def test_inbox_prefix(proxy: FaultProxy, prefix: str) -> None:
     "text", ["\r\nPUB x 0\r\n\r\n", 'quote"', "back\\slash", "nul\0", "line\u2028", "é\ud83d"], ids=repr
 )
 def test_json_fields_of_connect(proxy: FaultProxy, nats_server: LocalServer, text: str) -> None:
-    """Name, user, password and token travel as JSON: whatever is in them, CONNECT stays one line."""
+    """Name, user, password and token are sent as JSON: CONNECT stays one line with any text in them."""
     for options in ({"name": text}, {"user": text, "password": text}, {"token": text}):
         with jetstream_sync.connect(proxy.url, **options) as nc:
             nc.flush()

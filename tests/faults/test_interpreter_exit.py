@@ -1,4 +1,4 @@
-"""Programs that end without close(): soon, with exit code 0, without a word, and with everything sent."""
+"""Programs that end without close(): they exit soon, with code 0 and no output, and everything is sent."""
 
 from __future__ import annotations
 
@@ -94,6 +94,7 @@ LAST_LINE = """
 PREAMBLE = """
 import sys, threading
 from jetstream_sync import connect
+from jetstream_sync.net.connection import link_of
 url = sys.argv[1]
 lost = threading.Event()
 """
@@ -118,7 +119,7 @@ def start(script: str, url: str) -> subprocess.Popen[bytes]:
 
 
 def assert_ends_well(process: subprocess.Popen[bytes]) -> None:
-    """Exit code 0 and nothing on stderr. `-X dev` reports unclosed sockets: those are the script's own doing."""
+    """Exit code 0 and nothing on stderr, except the unclosed sockets that `-X dev` reports."""
     _, complaints = process.communicate(timeout=20)
     lines = [line for line in complaints.decode().splitlines() if line.strip()]
     told = [line for line in lines if "ResourceWarning" not in line and not line.startswith("  ")]
@@ -135,7 +136,7 @@ def test_program_ends_without_close(case: str, nats_server: LocalServer) -> None
             assert process.stdout.readline() == b"connected\n"
             proxy.refuse("close")
             proxy.cut()
-        # From here on: starting an interpreter takes seconds on a busy machine.
+        # The time is measured from here: on a busy machine an interpreter takes seconds to start.
         assert process.stdout.readline() == b"the end\n"
         begin = time.monotonic()
         assert_ends_well(process)
@@ -144,7 +145,7 @@ def test_program_ends_without_close(case: str, nats_server: LocalServer) -> None
 
 @pytest.mark.parametrize(("count", "size"), [(1, 10), (20_000, 100), (300, 100_000)])
 def test_last_messages_are_sent_at_exit(count: int, size: int, nats_server: LocalServer) -> None:
-    """What publish() took before the program ended arrives, all of it, even when the socket was full."""
+    """Every message published before the program ended arrives, also if the socket was full."""
     with jetstream_sync.connect(nats_server.url) as nc:
         received: list[bytes] = []
         nc.subscribe("last", cb=lambda msg: received.append(msg.data[:8]), pending_bytes_limit=0)
@@ -183,7 +184,7 @@ def test_full_socket_is_emptied_at_exit(nats_server: LocalServer) -> None:
 
 
 def test_exit_while_server_is_stopped(nats_server: LocalServer) -> None:
-    """A server that takes no more data keeps no program from ending."""
+    """A program ends in time although the server reads no more data."""
     process = start(
         """
         nc = connect(url)
@@ -192,7 +193,7 @@ def test_exit_while_server_is_stopped(nats_server: LocalServer) -> None:
             while True:
                 nc.publish("flood", bytes(100_000))
         threading.Thread(target=flood, daemon=True).start()
-        while not nc._outbox.congested:
+        while not link_of(nc).outbox.congested:
             pass
         """,
         nats_server.url,

@@ -1,4 +1,4 @@
-"""Lame duck mode on a cluster of three: told once, gone before the shutdown, and nothing lost."""
+"""Lame duck mode on a cluster of three: one callback, a move before the shutdown, and nothing lost."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from jetstream_sync.testing import LocalCluster, LocalServer
 from jetstream_sync.testing.peer import PeerConnection, ScriptedPeer
 from tests.support.eventually import eventually
 
-# Servers give their clients this long by default before they close connections; tests want it shorter.
+# Shorter than the defaults of the server: 2 minutes and 10 seconds.
 CONFIG = 'lame_duck_duration: "30s"\nlame_duck_grace_period: "3s"\n'
 
 
@@ -27,7 +27,7 @@ def cluster() -> Iterator[LocalCluster]:
 
 @pytest.fixture
 def nodes(cluster: LocalCluster) -> list[LocalServer]:
-    """The nodes, all of them running and in touch."""
+    """The nodes, all of them running and connected to each other."""
     for node in cluster.nodes:
         if not node.is_running:
             node.start()
@@ -36,7 +36,7 @@ def nodes(cluster: LocalCluster) -> list[LocalServer]:
 
 
 def lame(node: LocalServer) -> None:
-    """Enter lame duck mode; the next test finds the node stopped and starts it again."""
+    """Have `node` enter lame duck mode. The fixture `nodes` starts it again for the next test."""
     node.lame_duck()
 
 
@@ -47,7 +47,7 @@ def propagated(nodes: list[LocalServer], subject: str, node: LocalServer) -> boo
 
 
 def test_client_moves_before_the_shutdown(nodes: list[LocalServer]) -> None:
-    """The callback comes once; the client is elsewhere while the old server still runs, subscriptions included."""
+    """The callback is called once; the client moves, with its subscriptions, while the old server still runs."""
     told: list[Connection] = []
     duck, other = nodes[0], nodes[1]
     nc = jetstream_sync.connect(duck.url, lame_duck_mode_cb=told.append, error_cb=lambda _: None)
@@ -78,7 +78,7 @@ def publish_and_see(publisher: Connection, sub: jetstream_sync.Subscription) -> 
 
 
 def test_requests_across_lame_duck(nodes: list[LocalServer]) -> None:
-    """Requests made all the while are answered or fail with a typed error soon; none hangs, none is mixed up."""
+    """During the move each request gets its own reply or fails soon with a typed error."""
     duck, other = nodes[0], nodes[1]
     with jetstream_sync.connect(other.url) as responder:
         responder.subscribe("across.ask", cb=lambda msg: msg.respond(msg.data))
@@ -112,14 +112,14 @@ def test_requests_across_lame_duck(nodes: list[LocalServer]) -> None:
         stop.set()
         thread.join(10)
         assert not thread.is_alive()
-        assert len(failed) <= 2  # at most what was under way in the moment of the move
+        assert len(failed) <= 2  # at most those in flight at the moment of the move
         assert max(slow) < 4.0
         nc.close()
     duck.kill()
 
 
 def test_publishes_across_lame_duck_arrive(nodes: list[LocalServer]) -> None:
-    """Every message that a flush has confirmed arrives, although the publisher moves in the middle."""
+    """Every message that a flush() confirmed arrives, although the publisher moves meanwhile."""
     duck, other = nodes[0], nodes[1]
     with jetstream_sync.connect(other.url) as observer:
         received: set[int] = set()
@@ -150,7 +150,7 @@ def test_publishes_across_lame_duck_arrive(nodes: list[LocalServer]) -> None:
 
 
 def test_lame_duck_without_another_server() -> None:
-    """Where there is nowhere to go the connection stays: the callback is called, once, and nothing is dropped."""
+    """If no other server is known the connection stays; the callback is called once."""
     told: list[Connection] = []
     go = threading.Event()
 

@@ -1,4 +1,4 @@
-"""What must hold when the network cuts, resets, swallows, delays, and when servers come and go."""
+"""A network that cuts, resets, swallows and delays connections."""
 
 from __future__ import annotations
 
@@ -6,10 +6,9 @@ import itertools
 import random
 import socket
 import struct
-import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any, Literal
 
 import pytest
@@ -24,6 +23,7 @@ from jetstream_sync.errors import (
     StaleConnectionError,
     SubscriptionClosedError,
 )
+from jetstream_sync.net.connection import link_of
 from jetstream_sync.net.outbox import Outbox
 from jetstream_sync.net.transport import PlainTransport
 from jetstream_sync.testing import FaultProxy, LocalServer
@@ -31,19 +31,12 @@ from tests.support.eventually import eventually
 from tests.support.peers import QUICK, CountingListener, drop
 from tests.support.watchdog import InThread, under_watchdog
 
-
-@pytest.fixture
-def proxy(nats_server: LocalServer) -> Iterator[FaultProxy]:
-    with FaultProxy(nats_server) as proxy:
-        yield proxy
-
-
 # --- cut and reset ---------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("how", ["cut", "reset"])
 def test_broken_connection_comes_back_by_itself(proxy: FaultProxy, how: str) -> None:
-    """After a FIN or a RST the connection is made anew, subscriptions and callbacks go on."""
+    """After a FIN or a RST the client reconnects, and subscriptions and callbacks go on."""
     errors: list[Exception] = []
     with connect(proxy.url, error_cb=errors.append, **QUICK) as nc:
         sub = nc.subscribe("b")
@@ -60,10 +53,9 @@ def test_broken_connection_comes_back_by_itself(proxy: FaultProxy, how: str) -> 
         assert all(isinstance(error, ConnectionLostError) for error in errors)
 
 
+@pytest.mark.usefixtures("eager_switching")
 def test_pings_and_flushes_stay_matched_over_reconnects(proxy: FaultProxy) -> None:
-    """Flushes that race with losses of the connection never spoil those that come after."""
-    usual = sys.getswitchinterval()
-    sys.setswitchinterval(1e-6)
+    """Flushes that race with the loss of the connection never take the PONG of a later flush."""
     stop = threading.Event()
     try:
         with connect(proxy.url, ping_interval=0.005, max_outstanding_pings=1000, **QUICK) as nc:
@@ -86,27 +78,26 @@ def test_pings_and_flushes_stay_matched_over_reconnects(proxy: FaultProxy) -> No
             assert all(one.result(10) for one in flushing)
             for _ in range(10):
                 nc.flush(3)
-            eventually(lambda: not [slot for slot in nc._pongs if slot is not None])
+            eventually(lambda: not [slot for slot in link_of(nc).pings.waiters if slot is not None])
     finally:
         stop.set()
-        sys.setswitchinterval(usual)
 
 
 def test_flush_at_the_very_moment_of_the_loss_does_not_shift_later_ones(proxy: FaultProxy) -> None:
-    """A flush that begins while the loss is being handled keeps its PING and its place together."""
+    """A flush() that begins while the reader handles the loss does not take the PONG of a later one."""
     with connect(proxy.url, **QUICK) as nc:
-        detach = nc._outbox.detach
+        detach = link_of(nc).outbox.detach
         flushing: list[InThread[None]] = []
 
         def detach_late() -> Any:
             flushing.append(InThread(nc.flush, 5))
-            threading.Event().wait(0.1)  # enough for the flush to get as far as it can
+            threading.Event().wait(0.1)  # long enough for the flush to reach its wait
             return detach()
 
-        nc._outbox.detach = detach_late  # type: ignore[method-assign]
+        link_of(nc).outbox.detach = detach_late  # type: ignore[method-assign]
         proxy.cut()
         eventually(lambda: nc.stats.reconnects == 1)
-        nc._outbox.detach = detach  # type: ignore[method-assign]
+        link_of(nc).outbox.detach = detach  # type: ignore[method-assign]
         for _ in range(3):
             nc.flush(2)
         assert isinstance(flushing[0].error(), (ConnectionLostError, type(None)))
@@ -115,7 +106,7 @@ def test_flush_at_the_very_moment_of_the_loss_does_not_shift_later_ones(proxy: F
 def test_publishing_on_through_cuts_keeps_order_and_never_repeats(
     nats_server: LocalServer, proxy: FaultProxy
 ) -> None:
-    """A publisher that goes on through cuts loses at most what was under way: order kept, nothing twice."""
+    """A thread publishes while the connection is cut: messages arrive in order and none twice."""
     with connect(nats_server.url) as observer, connect(proxy.url, **QUICK) as nc:
         seen = observer.subscribe("run")
         observer.flush()
@@ -143,12 +134,11 @@ def test_publishing_on_through_cuts_keeps_order_and_never_repeats(
         assert numbers[-1] == count - 1
 
 
+@pytest.mark.usefixtures("eager_switching")
 def test_requests_through_cuts_get_their_own_answer_or_a_typed_error(
     nats_server: LocalServer, proxy: FaultProxy
 ) -> None:
-    """Requests from many threads while the connection is cut: each its own answer, or ConnectionLostError."""
-    usual = sys.getswitchinterval()
-    sys.setswitchinterval(1e-6)
+    """Many threads send requests while the connection is cut: each gets its own reply or ConnectionLostError."""
     stop = threading.Event()
     try:
         with connect(nats_server.url) as responder, connect(proxy.url, **QUICK) as nc:
@@ -175,23 +165,17 @@ def test_requests_through_cuts_get_their_own_answer_or_a_typed_error(
                 nc.flush()
             stop.set()
             assert all(one.result(20) for one in asking)
-            assert nc._mux is not None
-            assert len(nc._mux) == 0
+            assert len(link_of(nc).requests.pending) == 0
     finally:
         stop.set()
-        sys.setswitchinterval(usual)
 
 
+@pytest.mark.usefixtures("eager_switching")
 def test_everything_at_once_through_cuts_ends_in_order(proxy: FaultProxy) -> None:
-    """All calls in many threads, cuts, and an end in the middle: typed errors only, callbacks in order."""
-    usual = sys.getswitchinterval()
-    sys.setswitchinterval(1e-6)
+    """All calls in many threads, with cuts and a close() or drain(): only typed errors, and callbacks in order."""
     rng = random.Random(7)
-    try:
-        for _ in range(12):
-            end_in_the_middle(proxy, rng)
-    finally:
-        sys.setswitchinterval(usual)
+    for _ in range(12):
+        end_in_the_middle(proxy, rng)
 
 
 def end_in_the_middle(proxy: FaultProxy, rng: random.Random) -> None:
@@ -243,7 +227,10 @@ def end_in_the_middle(proxy: FaultProxy, rng: random.Random) -> None:
 
 @pytest.mark.parametrize("then", ["close", "attach"])
 def test_sender_that_finds_the_socket_full_as_it_is_lost_closes_it(then: str) -> None:
-    """Between a full socket and the hand-over the connection is lost: no descriptor is left behind."""
+    """The connection is lost after a sender found the socket full and before the writer takes over.
+
+    The descriptor is closed nevertheless.
+    """
     ours, theirs = socket.socketpair()
     next_ours, next_theirs = socket.socketpair()
     pipe = PlainTransport(ours)
@@ -251,14 +238,14 @@ def test_sender_that_finds_the_socket_full_as_it_is_lost_closes_it(then: str) ->
     outbox.attach(pipe, b"")
 
     def full_then_lost() -> bool:
-        abandoned = outbox.detach()
-        abandoned.abort()
+        detached = outbox.detach()
+        detached.abort()
         if then == "close":
             outbox.close()
             assert outbox.serve(0) is False  # the writer thread's last turn
         else:
             outbox.attach(PlainTransport(next_ours), b"")
-        abandoned.close()
+        detached.close()
         return False
 
     pipe.flush_now = full_then_lost  # type: ignore[method-assign]
@@ -274,7 +261,7 @@ def test_sender_that_finds_the_socket_full_as_it_is_lost_closes_it(then: str) ->
 def test_black_hole_is_found_stale_by_ping(
     proxy: FaultProxy, direction: Literal["both", "to_server", "to_client"]
 ) -> None:
-    """Silence in either direction is noticed by unanswered pings; after healing all works again."""
+    """Pings without a PONG reveal a black hole in either direction; after healing everything works again."""
     errors: list[Exception] = []
     with connect(proxy.url, ping_interval=0.1, error_cb=errors.append, **QUICK) as nc:
         sub = nc.subscribe("hole")
@@ -283,7 +270,7 @@ def test_black_hole_is_found_stale_by_ping(
         began = time.monotonic()
         eventually(lambda: not nc.is_connected)
         assert 0.15 < time.monotonic() - began < 2
-        eventually(lambda: errors)  # told on a thread of its own
+        eventually(lambda: errors)  # the callback runs in another thread
         assert isinstance(errors[0], StaleConnectionError)
         proxy.heal()
         eventually(lambda: nc.is_connected)
@@ -292,7 +279,7 @@ def test_black_hole_is_found_stale_by_ping(
 
 
 def test_black_hole_shorter_than_the_pings_changes_nothing(proxy: FaultProxy) -> None:
-    """A short silence is sat out: nothing is lost and the session stays."""
+    """During a short silence nothing is lost and the session stays."""
     with connect(proxy.url, ping_interval=30) as nc:
         sub = nc.subscribe("short")
         nc.flush()
@@ -336,7 +323,7 @@ def reset(client: socket.socket) -> None:
 
 
 def greet_and_drop(client: socket.socket) -> None:
-    """Shake hands in full, then close: a connection that succeeds and is lost at once."""
+    """Do the whole handshake and return, so that the listener closes the connection at once."""
     client.settimeout(2)
     client.sendall(b'INFO {"max_payload":1000,"headers":true}\r\n')
     received = b""
@@ -350,7 +337,7 @@ def greet_and_drop(client: socket.socket) -> None:
 
 @pytest.mark.parametrize("treat", [drop, reset, greet_and_drop], ids=lambda treat: treat.__name__)
 def test_accept_then_close_storm_backs_off(treat: Callable[[socket.socket], None]) -> None:
-    """Attempts come at growing, jittered intervals up to the cap, also when each accept is followed by a close."""
+    """A server that accepts and closes: the waits between attempts grow, with jitter, up to the limit."""
     server = LocalServer(jetstream=False)
     server.start()
     port = server.port
@@ -371,7 +358,7 @@ def test_accept_then_close_storm_backs_off(treat: Callable[[socket.socket], None
         nc.close()
         server.close()
     gaps = [after - before for before, after in itertools.pairwise(storm.times)]
-    # 0.04 doubling to 0.33 (the cap leaves room for the jitter): about 4 growing waits, then 3 per second.
+    # The wait doubles from 0.04 s to 0.33 s (0.4 s less the jitter): about 4 growing waits, then 3 per second.
     assert 5 <= len(storm.times) <= 15
     assert max(gaps) < 0.4 + 0.25
     assert gaps[-2] > 2 * min(gaps[:2])
@@ -379,7 +366,7 @@ def test_accept_then_close_storm_backs_off(treat: Callable[[socket.socket], None
 
 
 def test_reconnect_after_a_storm_is_quick_again(nats_server: LocalServer, proxy: FaultProxy) -> None:
-    """A connection that lived starts over: its first attempt after a loss comes at once."""
+    """After a session that lasted the waits start over: the first attempt after the next loss comes at once."""
     options = {"reconnect_time_wait": 0.05, "reconnect_time_wait_max": 0.2, "connect_timeout": 1.0}
     with connect(proxy.url, error_cb=lambda _: None, **options) as nc:
         proxy.refuse("close")
@@ -401,7 +388,7 @@ def test_reconnect_after_a_storm_is_quick_again(nats_server: LocalServer, proxy:
 def test_publishers_in_many_threads_while_disconnected_keep_their_order(
     nats_server: LocalServer, proxy: FaultProxy
 ) -> None:
-    """Many threads publish through the loss and return of the connection: each thread's order is kept."""
+    """Eight threads publish while the connection is lost and comes back: each thread's order is kept."""
     with connect(nats_server.url) as observer, connect(proxy.url, **QUICK) as nc:
         seen = observer.subscribe("many.*")
         observer.flush()
@@ -427,7 +414,7 @@ def test_publishers_in_many_threads_while_disconnected_keep_their_order(
 
 
 def test_pending_size_zero_refuses_every_publish_while_disconnected(proxy: FaultProxy) -> None:
-    """Without a buffer a publish while disconnected raises at once; requests do so too."""
+    """With pending_size=0 publish() and request() raise while disconnected."""
     with connect(proxy.url, pending_size=0, **QUICK) as nc:
         proxy.refuse()
         proxy.cut()

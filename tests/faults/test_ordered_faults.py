@@ -1,4 +1,4 @@
-"""The ordered consumer under faults: every message once and in order, whatever breaks."""
+"""The ordered consumer under faults: every message comes once and in order."""
 
 from __future__ import annotations
 
@@ -20,19 +20,16 @@ from jetstream_sync import (
 )
 from jetstream_sync.testing import LocalCluster, LocalServer
 from jetstream_sync.testing.proxy import FaultProxy
+from tests.support.clusters import leader_of, step_down
 from tests.support.eventually import eventually
+from tests.support.ordered import publish
+from tests.support.threads import thread_names
 from tests.support.watchdog import InThread, under_watchdog
 
 
 @pytest.fixture
-def proxy(nats_server: LocalServer) -> Iterator[FaultProxy]:
-    with FaultProxy(nats_server, record=False) as proxy:
-        yield proxy
-
-
-@pytest.fixture
 def through_proxy(proxy: FaultProxy) -> Iterator[Connection]:
-    """A connection through the proxy; `js` goes past it."""
+    """A connection through the proxy. `js` is connected to the server directly."""
     connection = jetstream_sync.connect(proxy.url, reconnect_time_wait=0.05)
     yield connection
     proxy.heal()
@@ -40,7 +37,7 @@ def through_proxy(proxy: FaultProxy) -> Iterator[Connection]:
 
 
 class Publisher:
-    """Publishes 1, 2, 3 … at a steady rate over a connection of its own, riding out every fault."""
+    """Publishes 1, 2, 3 … at a steady rate over a connection of its own, and retries through every fault."""
 
     def __init__(self, servers: list[str], total: int, rate: float, subject: str = "s.x") -> None:
         self.total = total
@@ -71,8 +68,7 @@ class Publisher:
         eventually(lambda: self.published >= count or not self.thread.running, timeout=30)
 
 
-# Readers of `total` messages, one for each way to read. What an ordered consumer cannot ride out in one fetch
-# ends that fetch, and the next one goes on.
+# One reader of `total` messages for each way to read. A fetch that fails is followed by the next one.
 
 
 def read_messages(ordered: OrderedConsumer, seen: list[int], total: int) -> None:
@@ -123,7 +119,7 @@ READERS: list[Callable[[OrderedConsumer, list[int], int], None]] = [
 
 
 def assert_ordered(seen: list[int], total: int, what: str = "") -> None:
-    """1 … total: nothing lost, nothing twice, nothing out of order."""
+    """`seen` is 1 … total: nothing lost, nothing twice, nothing out of order."""
     lost = sorted(set(range(1, total + 1)) - set(seen))
     assert not lost, f"{what}: lost {lost[:20]}"
     assert seen == list(range(1, total + 1)), f"{what}: not in order, or doubled"
@@ -133,17 +129,12 @@ def take(messages: MessageStream, count: int, timeout: float = 10) -> list[int]:
     return [int(messages.next(timeout=timeout).data) for _ in range(count)]
 
 
-def publish(js: JetStream, first: int, last: int, subject: str = "s.x") -> None:
-    for number in range(first, last + 1):
-        js.publish(subject, b"%d" % number)
-
-
 def delete_consumers(js: JetStream) -> None:
     for name in list(js.get_stream("S").consumer_names()):
         try:
             js.delete_consumer("S", name)
         except NatsError:
-            pass  # replaced in this moment
+            pass  # the consumer was replaced meanwhile
 
 
 def test_a_thousand_messages_over_a_killed_server_and_deleted_consumers() -> None:
@@ -169,7 +160,7 @@ def test_a_thousand_messages_over_a_killed_server_and_deleted_consumers() -> Non
         for read, reader, numbers in zip(READERS, readers, seen, strict=True):
             reader.result(30)
             assert_ordered(numbers, total, read.__name__)
-        # fetch and next keep theirs for the next call; messages and consume have deleted theirs.
+        # fetch() and next() keep their consumers for the next call; messages() and consume() have deleted theirs.
         eventually(lambda: len(list(js.get_stream("S").consumer_names())) <= 2)
         for connection in connections:
             connection.close()
@@ -178,7 +169,7 @@ def test_a_thousand_messages_over_a_killed_server_and_deleted_consumers() -> Non
 def test_missed_heartbeats_bring_a_new_consumer(
     js: JetStream, proxy: FaultProxy, through_proxy: Connection
 ) -> None:
-    """In a black hole: reported in time; the old consumer's late messages are not taken for new ones."""
+    """Missed heartbeats are reported in time. Late messages of the old consumer are discarded."""
     js.create_stream(name="S", subjects=["s.>"], storage="memory")
     errors: list[tuple[float, Exception]] = []
     ordered = through_proxy.jetstream(timeout=1).ordered_consumer("S")
@@ -190,10 +181,10 @@ def test_missed_heartbeats_bring_a_new_consumer(
         first = ordered.name
         proxy.black_hole("to_client")
         start = time.monotonic()
-        publish(js, 6, 20)  # sent to the old inbox, and held
+        publish(js, 6, 20)  # the proxy holds them back, on their way to the old inbox
         taker = InThread(take, messages, 15)
         eventually(lambda: errors)
-        assert 0.4 <= errors[0][0] - start <= 1.6  # two heartbeats after the last thing that came
+        assert 0.4 <= errors[0][0] - start <= 1.6  # two heartbeats after the last message or heartbeat
         assert isinstance(errors[0][1], MissedHeartbeatError)
         proxy.heal()
         assert taker.result(15) == list(range(6, 21))
@@ -205,7 +196,7 @@ def test_missed_heartbeats_bring_a_new_consumer(
 
 
 def test_next_keeps_its_time_while_the_server_is_silent(nats_server: LocalServer, js: JetStream) -> None:
-    """A stopped (SIGSTOP) server: next(timeout) of a stream whose consumer is being replaced is not late."""
+    """SIGSTOP: next(timeout) raises in time while the consumer is being replaced."""
     js.create_stream(name="S", subjects=["s.>"], storage="memory")
     publish(js, 1, 1)
     with jetstream_sync.connect(nats_server.url) as nc:
@@ -238,7 +229,7 @@ def test_reconnects_that_leave_the_consumer_alive_lose_nothing(
     through_proxy: Connection,
     read: Callable[..., None],
 ) -> None:
-    """Connections cut and reset in the middle of the flow: what was under way comes again, once."""
+    """The connection is cut and reset while messages arrive: those in flight are delivered again, once."""
     js.create_stream(name="S", subjects=["s.>"], storage="memory")
     total = 400
     seen: list[int] = []
@@ -258,7 +249,10 @@ def test_reconnects_that_leave_the_consumer_alive_lose_nothing(
 def test_messages_lost_with_the_connection_come_though_nothing_follows(
     js: JetStream, proxy: FaultProxy, through_proxy: Connection
 ) -> None:
-    """The last messages of the stream are cut off: no later message shows the gap."""
+    """The last messages of the stream are lost with the connection and come after the reconnect.
+
+    No later message reveals the gap.
+    """
     js.create_stream(name="S", subjects=["s.>"], storage="memory")
     with through_proxy.jetstream().ordered_consumer("S").messages() as messages:
         proxy.cut_after(600)
@@ -268,14 +262,14 @@ def test_messages_lost_with_the_connection_come_though_nothing_follows(
 
 
 def test_stop_while_the_server_is_away_ends_at_once(js: JetStream, nats_server: LocalServer) -> None:
-    """Neither a taker, nor wait(), nor a thread hangs on the recovery."""
+    """stop() ends the consuming thread, wait() and the recovery thread, although the server is away."""
     js.create_stream(name="S", subjects=["s.>"], storage="file")
     nc = jetstream_sync.connect(nats_server.url)
     messages = nc.jetstream().ordered_consumer("S").messages(on_error=lambda error: None)
     context = nc.jetstream().ordered_consumer("S").consume(lambda message: None, on_error=lambda error: None)
     taker = InThread(list, messages)
     nats_server.kill()
-    eventually(lambda: any(thread.name.startswith("js-ordered") for thread in threading.enumerate()))
+    eventually(lambda: thread_names("js-ordered"))
     messages.stop()
     context.stop()
     assert taker.result(1) == []
@@ -287,7 +281,7 @@ def test_stop_while_the_server_is_away_ends_at_once(js: JetStream, nats_server: 
 def test_ordered_consumer_made_while_disconnected_works_after_the_reconnect(
     js: JetStream, proxy: FaultProxy, through_proxy: Connection
 ) -> None:
-    """messages() waits for the connection, as long as an API request may take."""
+    """messages() waits for the reconnect for as long as an API request may take."""
     js.create_stream(name="S", subjects=["s.>"], storage="memory")
     publish(js, 1, 3)
     proxy.refuse()
@@ -303,27 +297,12 @@ def test_ordered_consumer_made_while_disconnected_works_after_the_reconnect(
     messages.stop()
 
 
-def step_down(js: JetStream, nc: Connection) -> None:
-    """Have the stream elect another leader."""
-
-    def another_leader() -> bool:
-        try:
-            leader = js.get_stream("S").info.cluster.leader  # type: ignore[union-attr]
-        except NatsError:
-            return False
-        return bool(leader) and leader != before
-
-    before = js.get_stream("S").info.cluster.leader  # type: ignore[union-attr]
-    nc.request("$JS.API.STREAM.LEADER.STEPDOWN.S", timeout=5)
-    eventually(another_leader, timeout=15)
-
-
 def test_leader_changes_and_the_loss_of_a_node_in_a_cluster(nats_cluster: LocalCluster) -> None:
     """Three step-downs of the stream's leader, then the death of the node that has the consumer."""
     total = 600
     with jetstream_sync.connect(nats_cluster.urls, reconnect_time_wait=0.05) as nc:
         js = nc.jetstream()
-        js.create_stream(name="S", subjects=["s.>"], storage="file", num_replicas=3)
+        stream = js.create_stream(name="S", subjects=["s.>"], storage="file", num_replicas=3)
         ordered = js.ordered_consumer("S")
         seen: list[int] = []
         errors: list[Exception] = []
@@ -336,7 +315,9 @@ def test_leader_changes_and_the_loss_of_a_node_in_a_cluster(nats_cluster: LocalC
             publisher = Publisher(nats_cluster.urls, total, rate=100)
             for mark in (50, 150, 250):
                 publisher.reached(mark)
-                step_down(js, nc)
+                leader = leader_of(nats_cluster, stream)
+                step_down(nc, "S")
+                eventually(lambda old=leader: leader_of(nats_cluster, stream) is not old, timeout=15)
             publisher.reached(350)
             home = ordered.get_info().cluster.leader  # type: ignore[union-attr]
             node = next(node for node in nats_cluster.nodes if node.name == home)

@@ -1,9 +1,8 @@
-"""Denied publishes and subscriptions: told to the call they concern, within a second; the connection stays."""
+"""Denied publishes and subscriptions: the call concerned fails within a second, and the connection stays."""
 
 from __future__ import annotations
 
 import queue
-import threading
 import time
 from collections.abc import Callable, Iterator
 
@@ -12,8 +11,10 @@ import pytest
 import jetstream_sync
 from jetstream_sync import Connection
 from jetstream_sync.errors import PermissionsError
+from jetstream_sync.net.connection import link_of
 from jetstream_sync.testing import LocalServer
 from tests.support.eventually import eventually
+from tests.support.threads import thread_names
 
 TOLD_WITHIN = 1.0
 
@@ -50,14 +51,14 @@ def nc(server: LocalServer, errors: queue.Queue[Exception]) -> Iterator[Connecti
 
 
 def assert_usable(nc: Connection) -> None:
-    """The connection goes on as if nothing had happened, and is still the same one."""
+    """The connection works and has not reconnected."""
     with nc.subscribe("open.ask", cb=lambda msg: msg.respond(b"yes")):
         assert nc.request("open.ask", timeout=5).data == b"yes"
     assert nc.stats.reconnects == 0
 
 
 def denial_of(call: Callable[[], object]) -> PermissionsError:
-    """The error of a call that must fail for lack of permission, and soon."""
+    """The PermissionsError that `call` must raise within a second."""
     start = time.monotonic()
     with pytest.raises(PermissionsError) as caught:
         call()
@@ -66,7 +67,7 @@ def denial_of(call: Callable[[], object]) -> PermissionsError:
 
 
 def test_publish_denied_goes_to_the_error_callback(nc: Connection, errors: queue.Queue[Exception]) -> None:
-    """publish() waits for nothing, so its denial comes through the error callback, naming the subject."""
+    """publish() does not wait, so the error callback gets its denial, which names the subject."""
     nc.publish("secret.plan", b"x")
     error = errors.get(timeout=TOLD_WITHIN)
     assert isinstance(error, PermissionsError)
@@ -82,7 +83,7 @@ def test_request_denied_fails_at_once(nc: Connection) -> None:
 
 
 def test_request_denied_leaves_others_waiting(nc: Connection, server: LocalServer) -> None:
-    """Only requests to the denied subject fail; one that waits elsewhere gets its answer."""
+    """Only requests to the denied subject fail; a request to another subject gets its reply."""
     with jetstream_sync.connect(server.url, user="bob", password="x") as bob:
 
         def answer_late(msg: jetstream_sync.Message) -> None:
@@ -96,25 +97,25 @@ def test_request_denied_leaves_others_waiting(nc: Connection, server: LocalServe
 
 @pytest.mark.parametrize("take", ["next_msg", "iteration"])
 def test_subscribe_denied_ends_the_wait(nc: Connection, take: str) -> None:
-    """A denied subscription raises the denial where its messages are waited for."""
+    """next_msg() and iteration of a denied subscription raise PermissionsError."""
     sub = nc.subscribe("secret.news")
     wait = {"next_msg": lambda: sub.next_msg(timeout=30), "iteration": lambda: next(iter(sub))}[take]
     error = denial_of(wait)
     assert (error.subject, error.operation, error.queue) == ("secret.news", "subscription", None)
-    assert sub not in nc._subs.values()
+    assert b"secret.news" not in [receiver.wire_subject for receiver in link_of(nc).router.receivers.values()]
 
 
 def test_subscribe_denied_with_callback(nc: Connection, errors: queue.Queue[Exception]) -> None:
     """The callback of a denied subscription is never called; the error callback is."""
-    sub = nc.subscribe("secret.>", cb=lambda _: None)
+    nc.subscribe("secret.>", cb=lambda _: None)
     error = errors.get(timeout=TOLD_WITHIN)
     assert isinstance(error, PermissionsError)
     assert error.subject == "secret.>"
-    eventually(lambda: not sub._thread.is_alive())
+    eventually(lambda: not thread_names("js-sub-"))
 
 
 def test_queue_subscribe_denied(nc: Connection) -> None:
-    """A denial that concerns one queue group ends that subscription and not the one beside it."""
+    """A denial for one queue group ends that subscription and no other on the same subject."""
     plain = nc.subscribe("open")
     other = nc.subscribe("open", queue="others")
     error = denial_of(lambda: nc.subscribe("open", queue="workers").next_msg(timeout=30))
@@ -125,7 +126,7 @@ def test_queue_subscribe_denied(nc: Connection) -> None:
 
 
 def test_request_inbox_denied(server: LocalServer) -> None:
-    """When no reply could reach us every request fails at once, naming the inbox; the rest works."""
+    """If the inbox of replies is denied every request fails at once, naming the inbox; the rest works."""
     nc = jetstream_sync.connect(
         server.url, user="ann", password="x", inbox_prefix="_DENIED", error_cb=lambda _: None
     )
@@ -139,18 +140,18 @@ def test_request_inbox_denied(server: LocalServer) -> None:
 
 
 def test_many_denials_do_not_hurt(nc: Connection, errors: queue.Queue[Exception]) -> None:
-    """A hundred denials in a row, of all kinds, are each told and leave nothing behind."""
+    """A hundred denials in a row are each reported, and no receiver is left."""
     for number in range(50):
         nc.publish(f"secret.{number}")
         nc.subscribe(f"secret.{number}")
     nc.flush()
     told = {(errors.get(timeout=5).subject) for _ in range(100)}
     assert told == {f"secret.{number}" for number in range(50)}
-    assert nc._subs == {}
+    assert link_of(nc).router.receivers == {}
 
 
 def test_permission_granted_after_reconnect(errors: queue.Queue[Exception]) -> None:
-    """A request inbox that was denied works again when the next connection allows it."""
+    """A denied inbox of replies works after a reconnect to a server that allows it."""
     denied = CONFIG
     granted = CONFIG.replace(', "_DENIED.>"', "")
     with LocalServer(jetstream=False, config=denied) as server:
@@ -168,7 +169,7 @@ def test_permission_granted_after_reconnect(errors: queue.Queue[Exception]) -> N
 
 
 def test_denied_check_after_a_reconnect_is_not_repeated() -> None:
-    """Who may pull but not look at the consumer goes on after a reconnect, and is denied once, not for ever."""
+    """A user who may pull but not get the consumer's info is denied once after a reconnect; reading goes on."""
     config = """
     authorization { users: [
       { user: ann, password: x, permissions: { publish: { deny: ["$JS.API.CONSUMER.INFO.>"] } } }
@@ -184,7 +185,7 @@ def test_denied_check_after_a_reconnect_is_not_repeated() -> None:
             with consumer.messages() as messages:
                 nc.force_reconnect()
                 eventually(lambda: any(isinstance(error, PermissionsError) for error in errors))
-                eventually(lambda: not any(t.name.startswith("js-check") for t in threading.enumerate()), 2)
+                eventually(lambda: not thread_names("js-check"), 2)
                 nc.jetstream().publish("s", b"on")
                 assert messages.next(5).data == b"on"
                 assert not messages.closed

@@ -8,7 +8,6 @@ from __future__ import annotations
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator
 from concurrent.futures import Future
 
 import pytest
@@ -26,14 +25,9 @@ from jetstream_sync import (
     connect,
 )
 from jetstream_sync.testing import LocalCluster, LocalServer
+from tests.support.clusters import leader_of
 from tests.support.eventually import eventually
 from tests.support.watchdog import InThread
-
-
-@pytest.fixture
-def server() -> Iterator[LocalServer]:
-    with LocalServer() as running:
-        yield running
 
 
 def payloads_of(stream: Stream) -> Counter[bytes]:
@@ -50,7 +44,7 @@ def payloads_of(stream: Stream) -> Counter[bytes]:
 
 
 class Pipeline:
-    """Publishes numbered payloads as fast as the window allows until told to stop."""
+    """Publishes numbered payloads as fast as the window allows until `finish()`."""
 
     def __init__(self, js: JetStream, *, ids: bool) -> None:
         self._js = js
@@ -109,7 +103,7 @@ def test_server_killed_five_times_under_pipelined_publishing(server: LocalServer
 
 
 def test_server_killed_under_publish_one_at_a_time(server: LocalServer) -> None:
-    """Without id an unacked publish raises; with one it is tried again until it is acked."""
+    """publish() without a message id raises when its ack is lost; with one it retries until it is acked."""
     with connect(
         server.url, reconnect_time_wait=0.02, reconnect_time_wait_max=0.1, error_cb=lambda error: None
     ) as nc:
@@ -147,7 +141,7 @@ def test_server_killed_under_publish_one_at_a_time(server: LocalServer) -> None:
 
 
 def test_stopped_server_fails_publishes_at_their_timeout_and_close_is_quick(server: LocalServer) -> None:
-    """SIGSTOP: nothing is answered. Futures and calls end at their timeouts, close() within 3 s."""
+    """SIGSTOP: without acks, futures and calls end at their timeouts, and close() returns within 3 s."""
     nc = connect(server.url)
     js = nc.jetstream(publish_async_max_pending=20_000)
     js.create_stream(name="S", subjects=["s.>"], storage="memory")
@@ -171,20 +165,8 @@ def test_stopped_server_fails_publishes_at_their_timeout_and_close_is_quick(serv
 # --- cluster ----------------------------------------------------------------------------------------------
 
 
-def leader_of(cluster: LocalCluster, nc: Connection, stream: str) -> LocalServer:
-    def find() -> LocalServer | None:
-        try:
-            info = nc.jetstream(timeout=1).get_stream(stream).info
-        except NatsError:
-            return None
-        name = info.cluster.leader if info.cluster else ""
-        return next((node for node in cluster.nodes if node.name == name), None)
-
-    return eventually(find, timeout=20)  # type: ignore[return-value]
-
-
 class Publishing:
-    """Publishes numbered payloads with ids one at a time, from now on until told to stop."""
+    """Publishes numbered payloads with message ids, one at a time, until `finish()`."""
 
     def __init__(self, nc: Connection, subject: str) -> None:
         self._js = nc.jetstream()
@@ -214,12 +196,12 @@ class Publishing:
 def test_leader_killed_under_publish_with_ids(nats_cluster: LocalCluster) -> None:
     """3 replicas, kill -9 of the leader: every publish returns its ack, nothing is lost, each id is there once.
 
-    One client is connected to the leader and loses its connection, the other one to a follower and finds nobody
-    who answers.
+    One client is connected to the leader and loses its connection. The other one is connected to a follower and
+    gets "no responders".
     """
     with connect(nats_cluster.urls) as nc:
-        nc.jetstream(timeout=20).create_stream(name="R3", subjects=["r.>"], num_replicas=3)
-        leader = leader_of(nats_cluster, nc, "R3")
+        stream = nc.jetstream(timeout=20).create_stream(name="R3", subjects=["r.>"], num_replicas=3)
+        leader = leader_of(nats_cluster, stream)
     others = [node.url for node in nats_cluster.nodes if node is not leader]
     options = {"dont_randomize": True, "reconnect_time_wait": 0.05, "error_cb": lambda error: None}
     with connect([leader.url, *others], **options) as near, connect(others, **options) as far:
@@ -232,7 +214,7 @@ def test_leader_killed_under_publish_with_ids(nats_cluster: LocalCluster) -> Non
         for one in publishing:
             one.finish()
             print(f"{len(one.acked)} acked, the longest publish took {one.longest:.1f} s")
-        nats_cluster.wait_ready()  # the node may have led the cluster, too: nobody else makes consumers
+        nats_cluster.wait_ready()  # the node may have been the meta leader, without which no consumer is created
         stored = payloads_of(eventually(lambda: stream_of(far.jetstream(), "R3"), timeout=20))
     acked = {payload for one in publishing for payload in one.acked}
     assert acked - set(stored) == set()

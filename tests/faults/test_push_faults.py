@@ -21,7 +21,7 @@ from tests.support.watchdog import InThread
 
 @contextmanager
 def connected(url: str, **options: Any) -> Iterator[tuple[Connection, list[tuple[float, Exception]]]]:
-    """A connection, and what its error callback was told, and when."""
+    """A connection, and the errors that its error callback gets, with the times."""
     errors: list[tuple[float, Exception]] = []
     options = {"reconnect_time_wait": 0.05, "reconnect_time_wait_max": 0.2, **options}
     nc = jetstream_sync.connect(url, error_cb=lambda error: errors.append((time.monotonic(), error)), **options)
@@ -35,13 +35,6 @@ def of_kind(errors: list[tuple[float, Exception]], kind: type[Exception]) -> lis
     return [(at, error) for at, error in errors if isinstance(error, kind)]
 
 
-@pytest.fixture
-def server() -> Iterator[LocalServer]:
-    """A server of the test's own, to be stopped and killed."""
-    with LocalServer() as one:
-        yield one
-
-
 def make_stream(server: LocalServer, count: int = 0) -> None:
     with jetstream_sync.connect(server.url) as nc:
         js = nc.jetstream()
@@ -50,7 +43,7 @@ def make_stream(server: LocalServer, count: int = 0) -> None:
 
 
 class Handler:
-    """A callback that notes the numbers it was given."""
+    """A callback that records the numbers of its messages."""
 
     def __init__(self, pause: float = 0.0) -> None:
         self.seen: list[int] = []
@@ -66,13 +59,13 @@ class Handler:
 
 
 def test_stopped_server_raises_the_alarm(server: LocalServer) -> None:
-    """SIGSTOP: the alarm comes at 3 × heartbeat, 1.4 to 2.6 s for 0.5 s, and again until the silence ends."""
+    """SIGSTOP: with heartbeats of 0.5 s the alarm comes after 1.4 to 2.6 s, and again until the server resumes."""
     make_stream(server, 3)
     with connected(server.url) as (nc, errors):
         handler = Handler()
         sub = nc.jetstream().subscribe("s.>", durable="d", cb=handler, idle_heartbeat=0.5)
         eventually(lambda: handler.seen == [0, 1, 2])
-        last_words = time.monotonic()  # the silence begins between here and the pause
+        before_last = time.monotonic()  # the silence begins between here and the pause
         fill(nc.jetstream(), 1, first=3)
         eventually(lambda: handler.seen == [0, 1, 2, 3])
         server.pause()
@@ -80,7 +73,7 @@ def test_stopped_server_raises_the_alarm(server: LocalServer) -> None:
         eventually(lambda: len(of_kind(errors, MissedHeartbeatError)) == 2, 6.0)
         server.resume()
         (first, alarm), (second, _) = of_kind(errors, MissedHeartbeatError)
-        assert first - last_words >= 1.4
+        assert first - before_last >= 1.4
         assert first - stopped <= 2.6
         assert 1.4 <= alarm.silence <= 2.6
         assert 1.4 <= second - first <= 2.6
@@ -93,7 +86,7 @@ def test_stopped_server_raises_the_alarm(server: LocalServer) -> None:
 
 
 def test_no_alarm_while_disconnected(server: LocalServer) -> None:
-    """Without a connection nothing can come: the alarm rests. The resubscription goes on with the consumer."""
+    """While the connection is down there is no alarm. After the reconnect the consumer delivers again."""
     make_stream(server, 2)
     with FaultProxy(server) as proxy, connected(proxy.url) as (nc, errors):
         handler = Handler()
@@ -115,7 +108,7 @@ def test_no_alarm_while_disconnected(server: LocalServer) -> None:
 
 
 def test_alarm_for_a_consumer_that_died_with_its_server(server: LocalServer) -> None:
-    """An ephemeral consumer in memory does not survive a kill: after the reconnect its silence is told."""
+    """A consumer in memory is gone after kill -9: after the reconnect the missed heartbeats are reported."""
     make_stream(server, 1)
     with connected(server.url) as (nc, errors):
         handler = Handler()
@@ -136,7 +129,7 @@ def test_alarm_for_a_consumer_that_died_with_its_server(server: LocalServer) -> 
 
 
 def publish_numbers(server: LocalServer, first: int, count: int) -> None:
-    """Publish, riding out restarts; a number may be stored twice, but none is missing."""
+    """Publish, with retries through restarts: a number may be stored twice, but none is missing."""
     with jetstream_sync.connect(server.url, reconnect_time_wait=0.05) as nc:
         js = nc.jetstream()
         for number in range(first, first + count):
@@ -170,7 +163,7 @@ def test_durable_push_survives_kill_and_restart(server: LocalServer) -> None:
 
 
 def test_queue_members_survive_kill_and_restart(server: LocalServer) -> None:
-    """The members of a queue go on after kill -9 and restart, and together miss nothing."""
+    """After kill -9 and restart both members of a queue group go on, and together get every message."""
     make_stream(server)
     with connected(server.url) as (first, _), connected(server.url) as (second, _):
         one, two = Handler(), Handler()
@@ -213,7 +206,7 @@ def test_ordered_push_through_kill_and_restart(server: LocalServer, form: str) -
         server.kill()
         server.start()
         InThread(publish_numbers, server, 700, 300).result(60.0)
-        # Long before the default heartbeat could be missed: the reconnect itself has the consumer made anew.
+        # The reconnect replaces the consumer, long before a default heartbeat could be missed.
         eventually(lambda: len(seen) >= 1000, 10.0, "all numbers have come")
         if taker is not None:
             taker.result()
@@ -236,13 +229,13 @@ def test_ordered_push_through_many_cuts(server: LocalServer) -> None:
         assert handler.seen == list(range(3000))
         sub.unsubscribe()
     with jetstream_sync.connect(server.url) as nc:
-        # Those of the cut connections are deleted when they are replaced.
+        # The consumers of lost sessions are deleted when they are replaced.
         eventually(lambda: list(nc.jetstream().get_stream("S").consumer_names()) == [])
 
 
 @pytest.mark.parametrize("batch", [1, 10])
 def test_pull_subscription_through_kill_and_restart(server: LocalServer, batch: int) -> None:
-    """Fetching goes on after kill -9 and restart; the fetch under way ends by itself, and nothing is lost."""
+    """After kill -9 and restart the fetch in flight ends, later fetches work, and nothing is lost."""
     make_stream(server)
     with connected(server.url) as (nc, _):
         sub = nc.jetstream().pull_subscribe("s.>", "d", config={"ack_wait": 1.0})
@@ -272,7 +265,7 @@ def test_pull_subscription_through_kill_and_restart(server: LocalServer, batch: 
 
 
 def test_flow_control_goes_on_after_a_reconnect(server: LocalServer) -> None:
-    """A cut in the middle of a flow-controlled delivery stalls nothing: all messages come."""
+    """After a cut in the middle of a flow-controlled delivery all messages come."""
     with jetstream_sync.connect(server.url) as nc:
         js: JetStream = nc.jetstream()
         js.create_stream(name="S", subjects=["s.>"])

@@ -26,7 +26,7 @@ SECRET = "S3cretXyzzy"
 
 @pytest.fixture(autouse=True)
 def everything_logged(caplog: pytest.LogCaptureFixture) -> Iterator[None]:
-    """Log everything, and look through it after the test."""
+    """Log at DEBUG level; after the test no secret may be in the log."""
     caplog.set_level(logging.DEBUG)
     yield
     assert SECRET not in caplog.text
@@ -42,7 +42,7 @@ def shown(error: BaseException) -> str:
 def failure_of(*args: Any, **options: Any) -> str:
     with pytest.raises((NatsError, ValueError, TypeError)) as caught:
         jetstream_sync.connect(*args, connect_timeout=1, **options)
-    # pytest shows the source line of the call, which is the test's own and names no value.
+    # The traceback has the source line of the call above, which contains no secret.
     return shown(caught.value)
 
 
@@ -69,7 +69,7 @@ WRONG_OPTIONS: list[dict[str, Any]] = [
 
 @pytest.mark.parametrize("options", WRONG_OPTIONS, ids=lambda options: "+".join(options))
 def test_refused_or_bad_options(options: dict[str, Any], server: LocalServer) -> None:
-    """Neither an option that makes no sense nor one the server refuses is quoted by the error."""
+    """The error for a bad option, or one that the server refuses, does not quote its value."""
     assert SECRET not in failure_of(server.url, **options)
 
 
@@ -101,15 +101,15 @@ URLS = [
 @pytest.mark.parametrize("url", URLS)
 @pytest.mark.parametrize("as_list", [False, True])
 def test_password_in_a_url(url: str, as_list: bool) -> None:
-    """A URL that cannot be used, or reached, is shown without what stands where credentials go."""
+    """The error for a URL that is invalid or cannot be reached shows it without its credentials."""
     full = url.format(s=SECRET)
     assert SECRET not in failure_of([full] if as_list else full)
 
 
 def test_objects_and_urls_of_a_connection(server: LocalServer) -> None:
-    """No repr, and no property that holds a URL, shows the credentials a connection was made with."""
+    """No repr and no property of a connection shows its credentials."""
     url = server.url.replace("nats://", f"nats://ann:{SECRET}@")
-    others = gc.get_objects()  # of other tests, some of which left half-made ones
+    others = gc.get_objects()  # objects of other tests, some of them incomplete
     known = set(map(id, others))
     with jetstream_sync.connect(url) as nc:
         facts = [nc.connected_url, nc.servers, nc.discovered_servers, nc.server_info, nc.stats, nc.last_error]
@@ -122,7 +122,7 @@ def test_objects_and_urls_of_a_connection(server: LocalServer) -> None:
 
 
 def test_lost_and_refused_reconnect(server: LocalServer, caplog: pytest.LogCaptureFixture) -> None:
-    """Errors told while reconnecting with credentials that stopped working do not show them, nor does the log."""
+    """The credentials stop working: neither the errors of the reconnect nor the log show them."""
     passwords = iter([SECRET, SECRET + "-old", SECRET + "-old"])
     told: list[Exception] = []
     closed = threading.Event()
@@ -154,7 +154,7 @@ def test_log_of_a_reconnect_without_error_callback(server: LocalServer, caplog: 
 
 
 def test_seed_and_jwt(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """Seeds and JWTs of files and options appear nowhere when the server refuses them, or the file is broken."""
+    """Seeds and JWTs that the server refuses, or whose file is broken, are neither in errors nor in the log."""
     seed = new_seed()
     kit = JwtKit()
     jwt, user_seed = kit.user_jwt(expires_in=-60)

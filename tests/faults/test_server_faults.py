@@ -1,4 +1,4 @@
-"""What must hold when the server process dies, freezes and comes back."""
+"""A server process that dies, freezes and comes back."""
 
 from __future__ import annotations
 
@@ -18,21 +18,15 @@ from jetstream_sync.errors import (
     StaleConnectionError,
     TimeoutError,
 )
+from jetstream_sync.net.connection import link_of
 from jetstream_sync.testing import LocalServer
 from tests.support.eventually import eventually
 from tests.support.watchdog import InThread, under_watchdog
 
 
 @pytest.fixture
-def server() -> Iterator[LocalServer]:
-    """A server of the test's own, to be killed and frozen."""
-    with LocalServer(jetstream=False) as server:
-        yield server
-
-
-@pytest.fixture
 def frozen(server: LocalServer) -> Iterator[LocalServer]:
-    """A server that accepts connections and says nothing, as long as the test does not resume it."""
+    """A server that accepts connections and sends nothing until it is resumed."""
     server.pause()
     yield server
     server.resume()
@@ -57,7 +51,7 @@ class Events:
 
 
 def test_kill_and_restart_connects_again_within_five_seconds_of_the_port(server: LocalServer) -> None:
-    """After kill -9 and a restart the connection is back, subscriptions work, callbacks came once each."""
+    """After kill -9 and a restart the client reconnects, subscriptions work, and each callback comes once."""
     events = Events()
     with connect(server.url, **events.callbacks()) as nc:
         sub = nc.subscribe("k.>")
@@ -81,22 +75,22 @@ def test_kill_and_restart_connects_again_within_five_seconds_of_the_port(server:
 
 
 def test_kill_during_waiting_calls_ends_them_at_once(server: LocalServer) -> None:
-    """Requests and flushes under way end with ConnectionLostError when the server dies, not at their timeout."""
+    """request() and flush() raise ConnectionLostError when the server dies, not at their timeouts."""
     with connect(server.url) as nc:
         nc.subscribe("mute")
         nc.flush()
         asking = InThread(nc.request, "mute", timeout=60)
-        eventually(lambda: nc._mux is not None and len(nc._mux) == 1)
+        eventually(lambda: len(link_of(nc).requests.pending) == 1)
         server.pause()
         flushing = InThread(nc.flush, 60)
-        eventually(lambda: len(nc._pongs) == 1)
+        eventually(lambda: len(link_of(nc).pings.waiters) == 1)
         server.kill()
         assert isinstance(asking.error(3), ConnectionLostError)
         assert isinstance(flushing.error(3), ConnectionLostError)
 
 
 def test_kill_without_reconnect_closes_for_good(server: LocalServer) -> None:
-    """With allow_reconnect=False a lost connection is closed; calls say why."""
+    """With allow_reconnect=False a lost connection is closed, and later calls raise with the reason."""
     events = Events()
     nc = connect(server.url, allow_reconnect=False, **events.callbacks())
     sub = nc.subscribe("x")
@@ -111,7 +105,7 @@ def test_kill_without_reconnect_closes_for_good(server: LocalServer) -> None:
 
 
 def test_kill_of_one_of_two_servers_moves_to_the_other(server: LocalServer) -> None:
-    """The next server in the pool is taken, and subscriptions go with the connection."""
+    """The client moves, with its subscriptions, to the next server in the pool."""
     with LocalServer(jetstream=False) as other:
         with connect([server.url, other.url], dont_randomize=True) as nc:
             sub = nc.subscribe("m")
@@ -128,7 +122,7 @@ def test_kill_of_one_of_two_servers_moves_to_the_other(server: LocalServer) -> N
 
 
 def test_max_reconnect_attempts_used_up_closes_with_no_servers_error(server: LocalServer) -> None:
-    """After max_reconnect_attempts the connection is closed and the error names the server and why."""
+    """After max_reconnect_attempts the connection is closed; the error names the server and the reason."""
     events = Events()
     nc = connect(
         server.url,
@@ -152,13 +146,13 @@ def test_max_reconnect_attempts_used_up_closes_with_no_servers_error(server: Loc
 
 
 def test_close_while_reconnecting_returns_at_once(server: LocalServer) -> None:
-    """close() during the waits between attempts returns at once, and closed_cb comes."""
+    """close() while the client waits between attempts returns at once and calls closed_cb."""
     events = Events()
     nc = connect(server.url, reconnect_time_wait=30, reconnect_time_wait_max=60, **events.callbacks())
     server.kill()
     eventually(lambda: nc.is_reconnecting)
     asking = InThread(nc.request, "x", timeout=60)
-    eventually(lambda: nc._mux is not None and len(nc._mux) == 1)
+    eventually(lambda: len(link_of(nc).requests.pending) == 1)
     closing = InThread(nc.close)
     closing.result(3)
     assert closing.seconds < 1.5
@@ -170,7 +164,7 @@ def test_close_while_reconnecting_returns_at_once(server: LocalServer) -> None:
 
 
 def test_connect_to_a_stopped_server_raises_within_its_timeout(frozen: LocalServer) -> None:
-    """A server that accepts and says nothing: connect() raises NoServersError at its timeout."""
+    """The server accepts and sends nothing: connect() raises NoServersError at its timeout."""
     connecting = InThread(connect, frozen.url, connect_timeout=0.4)
     error = connecting.error(5)
     assert isinstance(error, NoServersError)
@@ -179,7 +173,7 @@ def test_connect_to_a_stopped_server_raises_within_its_timeout(frozen: LocalServ
 
 
 def test_stopped_server_is_found_stale_by_ping(server: LocalServer) -> None:
-    """Unanswered pings end the session with StaleConnectionError; it is back after the server resumes."""
+    """Pings without a PONG end the session with StaleConnectionError; the client reconnects after the resume."""
     events = Events()
     with connect(
         server.url,
@@ -204,7 +198,7 @@ def test_stopped_server_is_found_stale_by_ping(server: LocalServer) -> None:
 
 
 def test_flush_and_request_time_out_at_a_stopped_server(server: LocalServer) -> None:
-    """flush(), rtt() and request() keep their deadlines while the server says nothing; then all goes on."""
+    """flush(), rtt() and request() time out while the server is stopped, and work again after the resume."""
     with connect(server.url) as nc:
         nc.subscribe("echo", cb=lambda msg: msg.respond(msg.data))
         nc.flush()
@@ -220,7 +214,7 @@ def test_flush_and_request_time_out_at_a_stopped_server(server: LocalServer) -> 
 
 
 def stuck_publisher(nc: Connection) -> InThread[None]:
-    """A thread that publishes to a frozen server until it blocks; returns when it does."""
+    """Start a thread that publishes to a frozen server; return when it is blocked."""
     published = [0]
     block = b"x" * 100_000
 
@@ -242,7 +236,7 @@ def stuck_publisher(nc: Connection) -> InThread[None]:
 
 
 def test_close_returns_while_another_thread_is_stuck_in_a_publish(server: LocalServer) -> None:
-    """close() returns within 3 s although the socket is full, and the stuck publish ends with an error."""
+    """close() returns within 3 s although the socket is full, and the stuck publish() raises."""
     nc = connect(server.url)
     server.pause()
     publishing = stuck_publisher(nc)
@@ -254,7 +248,7 @@ def test_close_returns_while_another_thread_is_stuck_in_a_publish(server: LocalS
 
 
 def test_deadlines_of_others_hold_while_a_publish_is_stuck(server: LocalServer) -> None:
-    """A full socket delays neither requests' nor flushes' deadlines; all arrives once the server goes on."""
+    """request() and flush() time out in time although the socket is full; after the resume everything is sent."""
     with connect(server.url) as nc:
         nc.subscribe("mute")
         nc.flush()
@@ -274,7 +268,7 @@ def test_deadlines_of_others_hold_while_a_publish_is_stuck(server: LocalServer) 
 
 
 def test_stuck_publish_is_freed_by_the_stale_ping(server: LocalServer) -> None:
-    """Pings go on being counted while the socket is full: the session is given up and the publisher wakes."""
+    """Pings are counted while the socket is full: the session is found stale and the stuck publish() raises."""
     errors: list[Exception] = []
     nc = connect(
         server.url,
@@ -317,7 +311,7 @@ def test_drain_at_a_stopped_server_ends_by_its_timeout(server: LocalServer) -> N
 
 
 def test_close_while_dialling_a_stopped_server_returns(server: LocalServer) -> None:
-    """close() breaks a handshake that waits for INFO."""
+    """close() ends a handshake that waits for INFO."""
     nc = connect(server.url, connect_timeout=30, reconnect_time_wait=0.01)
     server.kill()
     eventually(lambda: nc.is_reconnecting)
@@ -325,7 +319,7 @@ def test_close_while_dialling_a_stopped_server_returns(server: LocalServer) -> N
     eventually(lambda: nc.is_connected)
     server.pause()
     nc.force_reconnect()
-    eventually(lambda: nc._dialer._dialing is not None)
+    eventually(lambda: link_of(nc).dialer.dialing)
     closing = InThread(nc.close)
     closing.result(5)
     assert closing.seconds < 1.5
@@ -333,7 +327,7 @@ def test_close_while_dialling_a_stopped_server_returns(server: LocalServer) -> N
 
 
 def test_ping_of_the_server_is_answered_while_a_callback_is_busy() -> None:
-    """PONGs do not wait for user code: a server with a short ping interval keeps a connection that is busy."""
+    """The reader replies to PINGs while a callback runs: the server does not close the connection."""
     release = threading.Event()
     with LocalServer(jetstream=False, config='ping_interval: "150ms"\nping_max: 1') as server:
         with connect(server.url, ping_interval=60) as nc:

@@ -1,72 +1,76 @@
-"""Exceptions out of signal handlers: Ctrl-C, SIGTERM, SIGALRM in every blocking call, and storms of them."""
+"""Exceptions of signal handlers: SIGINT, SIGTERM and SIGALRM in every blocking call, and storms of them."""
 
 from __future__ import annotations
 
-import gc
 import os
-import random
 import signal
 import socket
 import sys
 import threading
 import time
-import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from types import FrameType
 
 import pytest
 
 import jetstream_sync
-from jetstream_sync import Connection, Message, Subscription
+from jetstream_sync import Connection, Subscription
 from jetstream_sync.errors import TimeoutError
+from jetstream_sync.net.connection import link_of
 from jetstream_sync.testing import LocalServer
 from tests.support.eventually import eventually
+from tests.support.signals import Interrupted
+from tests.support.storm import DOUBLES, Storm, Verifier, publish_under_storm, request_under_storm
 
-# A signal comes this long after the call began, which then is blocked.
+# The signal comes this long after the call began, when it is blocked.
 SIGNAL_AFTER = 0.15
 RAISED_WITHIN = 1.0
-# How many of the interruptions are followed by a second one. Python 3.10 looks for signals between an exception
-# and the `with` statement it leaves, whose lock then stays locked: there no program survives a second one.
-DOUBLES = 0.4 if sys.version_info >= (3, 11) else 0.0
-LIBRARY = os.path.dirname(jetstream_sync.__file__)
-
-
-class Interrupted(Exception):
-    """What the signal handlers of these tests raise."""
 
 
 @pytest.fixture
 def server(nats_server: LocalServer) -> Iterator[LocalServer]:
-    """The module's server, running on after a test that paused it."""
+    """The server of the module, resumed after a test that paused it."""
     yield nats_server
     nats_server.resume()
 
 
+def is_waiting(thread: int) -> bool:
+    """Whether a thread is blocked: the innermost function waits for a lock, a socket or the clock."""
+    frame = sys._current_frames()[thread]
+    return frame.f_code.co_name in ("acquire", "wait", "sleep", "join", "_wait_for_tstate_lock", "wait_writable")
+
+
 @contextmanager
 def signal_soon(number: signal.Signals) -> Iterator[list[BaseException]]:
-    """Have `number` delivered to this thread shortly, with a handler that raises, and check when it raised."""
+    """Have a handler raise in the block shortly; check that the exception leaves the block within a second."""
 
     def raise_it(*_: object) -> None:
         raise KeyboardInterrupt if number is signal.SIGINT else Interrupted
 
+    def send_it() -> None:
+        # On a slow machine the call may not be blocked yet: the signal is to find it waiting.
+        eventually(lambda: is_waiting(main), message="the main thread waits")
+        sent.append(time.monotonic())
+        os.kill(os.getpid(), number)
+
+    main = threading.get_ident()
+    sent: list[float] = []
     before = signal.signal(number, raise_it)
-    sender = threading.Timer(SIGNAL_AFTER, os.kill, (os.getpid(), number))
-    start = time.monotonic()
+    sender = threading.Timer(SIGNAL_AFTER, send_it)
     try:
         raised: list[BaseException] = []
         sender.start()
         with pytest.raises((KeyboardInterrupt, Interrupted)) as caught:
             yield raised
         raised.append(caught.value)
-        assert time.monotonic() - start < SIGNAL_AFTER + RAISED_WITHIN
+        assert time.monotonic() - sent[0] < RAISED_WITHIN
     finally:
         sender.join()
         signal.signal(number, before)
 
 
 def assert_usable(nc: Connection) -> None:
-    """Messages go out and come back, requests are answered, and the connection was never replaced."""
+    """Messages and replies arrive, and the connection has not reconnected."""
     with nc.subscribe("usable.*") as sub:
         nc.publish("usable.1", b"one")
         assert sub.next_msg(timeout=5).data == b"one"
@@ -111,7 +115,7 @@ INTERRUPTIBLE: dict[str, tuple[bool, Callable[[Connection], object]]] = {
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 @pytest.mark.parametrize("call", INTERRUPTIBLE)
 def test_blocking_call_is_interrupted_by_signal(call: str, number: signal.Signals, server: LocalServer) -> None:
-    """An exception of a signal handler leaves a blocking call within a second; the connection goes on."""
+    """An exception of a signal handler ends a blocking call within a second; the connection goes on."""
     stopped, block = INTERRUPTIBLE[call]
     nc = jetstream_sync.connect(server.url)
     if stopped:
@@ -125,7 +129,7 @@ def test_blocking_call_is_interrupted_by_signal(call: str, number: signal.Signal
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGALRM])
 def test_connect_is_interrupted_by_signal(number: signal.Signals, server: LocalServer) -> None:
-    """connect() to a server that does not answer is left within a second, and its socket closed."""
+    """A signal ends connect() to a stopped server within a second, and the socket is closed."""
     server.pause()
     descriptors = len(os.listdir("/proc/self/fd"))
     with signal_soon(number):
@@ -135,7 +139,7 @@ def test_connect_is_interrupted_by_signal(number: signal.Signals, server: LocalS
 
 @pytest.mark.parametrize("end", [Connection.close, Connection.drain])
 def test_close_and_drain_are_interrupted_by_signal(end: Callable[[Connection], None], server: LocalServer) -> None:
-    """close() and drain() at a stopped server are left at once, and what they began is finished nevertheless."""
+    """A signal ends close() or drain() at a stopped server at once; the connection is closed nevertheless."""
     nc = jetstream_sync.connect(server.url)
     taker = threading.Thread(target=swallow, args=(nc.subscribe("silent"),), daemon=True)
     taker.start()
@@ -156,7 +160,7 @@ def swallow(sub: Subscription) -> None:
 
 @pytest.mark.parametrize("leave", ["unsubscribe", "drain"])
 def test_interrupted_end_of_subscription_can_be_repeated(leave: str, server: LocalServer) -> None:
-    """A signal while a subscription ends leaves it in a state in which it can be ended again."""
+    """A signal interrupts unsubscribe() or drain() of a subscription: a second call ends it."""
     nc = jetstream_sync.connect(server.url)
     release = threading.Event()
     sub = nc.subscribe("slow", cb=lambda _: release.wait(10))
@@ -174,95 +178,6 @@ def test_interrupted_end_of_subscription_can_be_repeated(leave: str, server: Loc
 # --- storms ---------------------------------------------------------------------------------------
 
 
-class Storm:
-    """Interrupts what the main thread does at random moments, one or two signals in quick succession."""
-
-    def __init__(self, seed: int, *, longest: float = 0.001, doubles: float = DOUBLES) -> None:
-        self._rng = random.Random(seed)
-        self._doubles = doubles
-        self._longest = longest
-        self._left = 0
-        self.raised = 0
-
-    def __enter__(self) -> Storm:
-        gc.collect()  # what is raised in a finalizer of an earlier test's garbage would go nowhere, too
-        self._before = signal.signal(signal.SIGALRM, self._strike)
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, self._before)
-
-    def _strike(self, _: int, frame: FrameType | None) -> None:
-        if self._left <= 0:
-            return
-        if frame is None or not frame.f_code.co_filename.startswith(LIBRARY):
-            # Between calls nothing of ours is at stake; and what is raised in the callback of a weak reference
-            # is printed by the interpreter and goes nowhere.
-            signal.setitimer(signal.ITIMER_REAL, 1e-5)
-            return
-        self.raised += 1
-        self._left -= 1
-        if self._left > 0:
-            signal.setitimer(signal.ITIMER_REAL, self._rng.choice((1e-6, 1e-5, 3e-5, 1e-4)))
-        raise Interrupted
-
-    def interrupt(self, work: Callable[[], object]) -> None:
-        """Repeat `work` until a signal interrupts it, and perhaps a second one its way out."""
-        try:
-            self._left = 2 if self._rng.random() < self._doubles else 1
-            signal.setitimer(signal.ITIMER_REAL, self._rng.uniform(1e-5, self._longest))
-            while self._left > 0:
-                work()
-        except Interrupted:
-            self._left = 0
-
-
-class Verifier:
-    """Receives checksummed frames on a connection of its own; every sender's come whole, once and in order."""
-
-    def __init__(self, url: str) -> None:
-        self.nc = jetstream_sync.connect(url)
-        self.seen: dict[str, set[int]] = {}
-        self.wrong: list[str] = []
-        self._last: dict[str, int] = {}
-        self.nc.subscribe("storm.*", cb=self._verify, pending_msgs_limit=0, pending_bytes_limit=0)
-        self.nc.flush()
-
-    def _verify(self, msg: Message) -> None:
-        number, _, rest = msg.data.partition(b" ")
-        checksum, _, filling = rest.partition(b" ")
-        sequence = int(number)
-        if int(checksum) != zlib.crc32(filling, sequence):
-            self.wrong.append(f"{msg.subject} {sequence}: damaged")
-        if sequence <= self._last.get(msg.subject, 0):
-            self.wrong.append(f"{msg.subject} {sequence}: after {self._last[msg.subject]}")
-        self._last[msg.subject] = sequence
-        self.seen.setdefault(msg.subject, set()).add(sequence)
-
-
-class Sender:
-    """Publishes numbered, checksummed frames and notes which calls returned."""
-
-    def __init__(self, nc: Connection, name: str) -> None:
-        self._nc = nc
-        self.subject = f"storm.{name}"
-        self._rng = random.Random(name)
-        self._next = 0
-        self.returned: list[int] = []
-
-    def publish(self) -> None:
-        self._next += 1
-        sequence = self._next
-        filling = self._rng.randbytes(self._rng.choice((1, 10, 100, 2000)))
-        self._nc.publish(self.subject, b"%d %d %b" % (sequence, zlib.crc32(filling, sequence), filling))
-        self.returned.append(sequence)
-
-    def publish_all(self, count: int) -> None:
-        for _ in range(count):
-            self.publish()
-
-
 @pytest.fixture
 def errors() -> list[Exception]:
     return []
@@ -270,9 +185,9 @@ def errors() -> list[Exception]:
 
 @pytest.fixture
 def stormy(nats_server: LocalServer, errors: list[Exception]) -> Iterator[Connection]:
-    """A connection with small socket buffers, so that sends are partial, and whose errors are noted."""
+    """A connection with a small send buffer, so that sends are partial. `errors` gets its errors."""
     nc = jetstream_sync.connect(nats_server.url, error_cb=errors.append)
-    nc._session.transport.sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 8192)
+    link_of(nc).session.transport.sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 8192)
     yield nc
     nc.close()
 
@@ -285,29 +200,15 @@ def assert_unharmed(nc: Connection, errors: list[Exception]) -> None:
 def test_publish_under_storm_of_signals(
     nats_server: LocalServer, stormy: Connection, errors: list[Exception]
 ) -> None:
-    """Thousands of exceptions in publish() break no frame, lose none of a returned call, and cost no reconnect."""
+    """Thousands of exceptions in publish() break no frame and cost no reconnect; what returned is delivered."""
     verifier = Verifier(nats_server.url)
-    main, others = Sender(stormy, "main"), [Sender(stormy, f"thread-{n}") for n in range(2)]
-    threads = [threading.Thread(target=sender.publish_all, args=(1500,), daemon=True) for sender in others]
-    for thread in threads:
-        thread.start()
-    with Storm(seed=1) as storm:
-        while storm.raised < 1500:
-            storm.interrupt(main.publish)
-    for thread in threads:
-        thread.join(30)
-    stormy.flush()
-    verifier.nc.flush()
-    for sender in (main, *others):
-        eventually(lambda s=sender: set(s.returned) <= verifier.seen.get(s.subject, set()), 20, sender.subject)
-    assert verifier.wrong == []
-    assert [len(sender.returned) for sender in others] == [1500, 1500]
+    publish_under_storm(stormy, verifier)
     assert_unharmed(stormy, errors)
     verifier.nc.close()
 
 
 def test_next_msg_under_storm_of_signals(stormy: Connection, errors: list[Exception]) -> None:
-    """A loop of next_msg() that is interrupted all the time never misses a wake-up afterwards."""
+    """After thousands of interrupted next_msg() calls, each further message wakes the waiting thread."""
     sub = stormy.subscribe("ticks")
     stop = threading.Event()
     ticker = threading.Thread(target=tick, args=(stormy, stop), daemon=True)
@@ -317,9 +218,9 @@ def test_next_msg_under_storm_of_signals(stormy: Connection, errors: list[Except
             storm.interrupt(lambda: sub.next_msg(timeout=5))
     stop.set()
     ticker.join(5)
-    drain_mailbox(sub)
+    drain_mailbox(stormy, sub)
     for number in range(200):
-        # The taker waits before the message is sent: a dead waiter in front of it would swallow the wake-up.
+        # next_msg() waits before the message is sent: a waiter left by an interrupted call would take the wake-up.
         late = threading.Timer(0.001, stormy.publish, ("ticks", b"%d" % number))
         late.start()
         assert sub.next_msg(timeout=5).data == b"%d" % number
@@ -333,8 +234,8 @@ def tick(nc: Connection, stop: threading.Event) -> None:
         nc.publish("ticks", b"tick")
 
 
-def drain_mailbox(sub: Subscription) -> None:
-    sub._nc.flush()
+def drain_mailbox(nc: Connection, sub: Subscription) -> None:
+    nc.flush()
     while sub.pending_msgs:
         sub.next_msg()
     with pytest.raises(TimeoutError):
@@ -347,20 +248,9 @@ def test_request_under_storm_of_signals(
 ) -> None:
     """Interrupted requests leave nothing behind, and never receive the reply to another one."""
     with jetstream_sync.connect(nats_server.url) as responder:
-        responder.subscribe("echo", cb=lambda msg: msg.respond(msg.data))
-        responder.flush()
-        numbers = iter(range(10**9))
-
-        def ask() -> None:
-            payload = b"%d" % next(numbers)
-            assert stormy.request("echo", payload, timeout=5).data == payload
-
-        with Storm(seed=3, longest=0.002, doubles=doubles) as storm:
-            while storm.raised < 800:
-                storm.interrupt(ask)
-        ask()
-        # A second signal may cut off the clean-up after the first one, which costs a slot and nothing else.
-        assert len(stormy._mux) <= 40 * doubles
+        request_under_storm(stormy, responder, Storm(seed=3, longest=0.002, doubles=doubles), 800)
+        # A second signal may interrupt the clean-up after the first one, which leaves one pending slot.
+        assert len(link_of(stormy).requests.pending) <= 40 * doubles
         assert_unharmed(stormy, errors)
 
 
@@ -370,34 +260,34 @@ def test_flush_under_storm_of_signals(stormy: Connection, errors: list[Exception
         while storm.raised < 2000:
             storm.interrupt(lambda: stormy.flush(5))
     stormy.flush(5)
-    eventually(lambda: not stormy._pongs, 5, "no PONG is owed")
+    eventually(lambda: not link_of(stormy).pings.waiters, 5, "no PONG is owed")
     assert_unharmed(stormy, errors)
 
 
 def test_subscribe_under_storm_of_signals(
     nats_server: LocalServer, stormy: Connection, errors: list[Exception]
 ) -> None:
-    """An interrupted subscribe() or unsubscribe() leaves no interest on the server that nobody can end."""
+    """An interrupted subscribe() or unsubscribe() leaves no interest on the server."""
     held: list[Subscription] = []
 
     def come_and_go() -> None:
         held.append(stormy.subscribe("fleeting"))
         held[-1].unsubscribe()
 
-    with Storm(seed=5, doubles=0) as storm:  # a second signal may cut off the clean-up after the first one
+    with Storm(seed=5, doubles=0) as storm:  # a second signal may interrupt the clean-up after the first one
         while storm.raised < 1500:
             storm.interrupt(come_and_go)
     for sub in held:
         sub.unsubscribe()
     stormy.flush(5)
-    assert stormy._subs == {}
+    assert link_of(stormy).router.receivers == {}
     connections = nats_server.monitor(f"/connz?cid={stormy.client_id}&subs=1")["connections"]
     assert connections[0]["subscriptions"] == 0
     assert_unharmed(stormy, errors)
 
 
 def test_interrupt_carries_no_other_error(stormy: Connection) -> None:
-    """What leaves an interrupted call is the handler's exception itself, without a foreign context."""
+    """An interrupted call raises the exception of the handler itself, without another one as its context."""
     with signal_soon(signal.SIGALRM) as caught:
         stormy.subscribe("silent").next_msg(timeout=5)
     assert caught[0].__context__ is None

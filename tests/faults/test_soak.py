@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from jetstream_sync import connect
+from jetstream_sync.net.connection import link_of
 from jetstream_sync.testing import FaultProxy, LocalServer
 from tests.support.eventually import eventually
 
@@ -30,9 +31,9 @@ def memory() -> int:
 
 
 def objects() -> int:
-    """How many objects of the library live."""
+    """How many objects of the library are alive."""
     gc.collect()
-    # str(): a type made in C may have anything there.
+    # str(): `__module__` of a type made in C may be anything.
     return sum(1 for one in gc.get_objects() if str(type(one).__module__).startswith("jetstream_sync.net"))
 
 
@@ -63,8 +64,8 @@ def reconnect(proxy: FaultProxy, times: int) -> None:
                 steady_descriptors, steady_threads = descriptors(), threading.active_count()
         eventually(lambda: descriptors() <= steady_descriptors + 2)
         eventually(lambda: threading.active_count() <= steady_threads + 1)
-        assert len(nc._subs) == 1
-        assert len(nc._pongs) == 0
+        assert len(link_of(nc).router.receivers) == 1
+        assert len(link_of(nc).pings.waiters) == 0
 
 
 def check_connect_and_close(server: LocalServer, times: int) -> None:
@@ -84,7 +85,7 @@ def check_reconnects(server: LocalServer, times: int) -> None:
         threads, started = threading.active_count(), memory()
         reconnect(proxy, times)
         eventually(lambda: threading.active_count() <= threads)
-        # The proxy keeps a few objects for each connection it carried.
+        # The proxy keeps a few objects for each connection it has served.
         assert memory() - started < 8 * MEGABYTE + times * 20_000
 
 

@@ -1,4 +1,4 @@
-"""Every split and every cut of a recorded session: the same messages or a typed error, never a wrong message."""
+"""A recorded session, split and cut at every byte: the same messages or a typed error, never a wrong message."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def facts(msg: Message) -> Facts:
 
 
 def publish_all(nc: Connection) -> None:
-    """Messages that look like the protocol inside, are empty, have headers and replies."""
+    """Publish messages that contain protocol lines, are empty, or have headers and reply subjects."""
     nc.publish("s.a", b"hello")
     nc.publish("s.b", b"MSG s 1 2\r\nx\r\n", reply="r.1")
     headers = Headers()
@@ -38,17 +38,17 @@ def publish_all(nc: Connection) -> None:
 
 
 class Session:
-    """What a real server sent: `greeting` up to the handshake's PONG, `rest` behind it; and its messages."""
+    """What a real server sent: `greeting` up to the PONG of the handshake, `rest` after it; and the messages."""
 
     def __init__(self, recorded: bytes, messages: list[Facts]) -> None:
-        shortened = re.sub(rb"INFO [^\r]*\r\n", SMALL_INFO, recorded)  # to keep the number of cuts small
+        shortened = re.sub(rb"INFO [^\r]*\r\n", SMALL_INFO, recorded)  # fewer bytes, and so fewer cuts
         split = shortened.index(b"PONG\r\n") + len(b"PONG\r\n")
         self.greeting, self.rest = shortened[:split], shortened[split:]
         self.messages = messages
         self.size = len(shortened)
 
     def play(self, conn: PeerConnection, limit: int) -> None:
-        """Send the first `limit` bytes, the rest of the session not before the client has subscribed."""
+        """Send the first `limit` bytes of the session; of `rest` nothing before the client has subscribed."""
         conn.send(self.greeting[:limit])
         if limit <= len(self.greeting):
             return
@@ -59,7 +59,7 @@ class Session:
 
 @pytest.fixture(scope="module")
 def session(nats_server: LocalServer) -> Session:
-    """One session of a real server, with its PING in the middle."""
+    """One session of a real server, with PINGs added in the middle and at the end."""
     with FaultProxy(nats_server) as proxy, connect(proxy.url) as nc:
         sub = nc.subscribe("s.*")
         publish_all(nc)
@@ -70,7 +70,7 @@ def session(nats_server: LocalServer) -> Session:
 
 
 class Replay:
-    """A peer that plays the session: in full, or cut short at the first connection of each round."""
+    """A peer that plays the session in full, or only the bytes that `limits` allows to the next connection."""
 
     def __init__(self, session: Session) -> None:
         self.session = session
@@ -111,7 +111,7 @@ def test_session_has_everything_in_it(session: Session) -> None:
 def test_every_chunk_size_gives_the_same_messages(
     session: Session, replay: Replay, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """However many bytes each receive gives, from one to all, the messages are the same."""
+    """With any number of bytes per recv(), from one to all, the messages are the same."""
     for size in range(1, len(session.rest) + 1):
         monkeypatch.setattr(transport, "RECV_SIZE", size)
         with closing(connect(replay.peer.url, allow_reconnect=False)) as nc:
@@ -121,7 +121,7 @@ def test_every_chunk_size_gives_the_same_messages(
 
 
 def test_a_cut_after_every_byte_gives_whole_messages_or_an_error(session: Session, replay: Replay) -> None:
-    """Cut anywhere: connect() raises, or the whole messages before the cut came, and all after the reconnect."""
+    """Cut after any byte: connect() raises, or whole messages come before the cut and all after the reconnect."""
     whole: set[int] = set()
     for limit in range(session.size + 1):
         replay.limits.append(limit)
@@ -145,7 +145,7 @@ def test_a_cut_after_every_byte_gives_whole_messages_or_an_error(session: Sessio
 
 @pytest.mark.parametrize("size", [1, 3, 7])
 def test_chunks_on_a_real_connection_give_the_same_messages(nats_server: LocalServer, size: int) -> None:
-    """A network that passes everything on in tiny segments, both ways, changes nothing."""
+    """Tiny segments in both directions give the same messages."""
     with FaultProxy(nats_server) as proxy:
         proxy.chunk(size)
         with connect(proxy.url) as nc:
@@ -162,7 +162,7 @@ def test_chunks_on_a_real_connection_give_the_same_messages(nats_server: LocalSe
 
 
 def test_cuts_of_what_we_send_never_make_a_wrong_message(nats_server: LocalServer) -> None:
-    """Our own frames cut in the middle: the server sees whole messages only, in order, none twice."""
+    """The client's frames are cut in the middle: the server sees whole messages only, in order, none twice."""
     with connect(nats_server.url) as observer:
         seen = observer.subscribe("ours.*")
         observer.flush()

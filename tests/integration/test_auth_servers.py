@@ -22,7 +22,7 @@ REFUSED = "-ERR 'Authorization Violation'"
 
 
 class RawClient:
-    """As little of a client as it takes to authenticate."""
+    """A minimal client that can authenticate."""
 
     def __init__(self, server: LocalServer) -> None:
         self._socket = socket.create_connection(("127.0.0.1", server.port), timeout=TIMEOUT)
@@ -78,26 +78,9 @@ def password_server() -> Iterator[LocalServer]:
         yield server
 
 
-@pytest.fixture(scope="module")
-def token_server() -> Iterator[LocalServer]:
-    with LocalServer(jetstream=False, config="authorization { token: t0ken }") as server:
-        yield server
-
-
-@pytest.fixture(scope="module")
-def kit() -> JwtKit:
-    return JwtKit()
-
-
-@pytest.fixture(scope="module")
-def operator_server(kit: JwtKit) -> Iterator[LocalServer]:
-    with LocalServer(config=kit.server_config()) as server:
-        yield server
-
-
 @pytest.fixture(params=["python", "library"])
 def signing(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    """Signs with our own Ed25519, then with the package `cryptography`."""
+    """Runs the test with this library's Ed25519, and with the package `cryptography`."""
     if request.param == "python":
         monkeypatch.setattr(ed25519, "_library_keys", lambda seed: None)
     return str(request.param)
@@ -150,26 +133,26 @@ def test_nkey_accepted_and_unknown_one_refused(signing: str, tmp_path: Path) -> 
 
 
 def test_credentials_file_accepted(
-    operator_server: LocalServer, kit: JwtKit, signing: str, tmp_path: Path
+    operator_server: LocalServer, jwt_kit: JwtKit, signing: str, tmp_path: Path
 ) -> None:
     """A .creds file is let in by a server in operator mode."""
     creds = tmp_path / "user.creds"
-    creds.write_text(kit.user_creds())
+    creds.write_text(jwt_kit.user_creds())
     assert handshake(operator_server, Authenticator(user_credentials=creds)) == ACCEPTED
 
 
-def test_credentials_pair_accepted(operator_server: LocalServer, kit: JwtKit, tmp_path: Path) -> None:
+def test_credentials_pair_accepted(operator_server: LocalServer, jwt_kit: JwtKit, tmp_path: Path) -> None:
     """JWT and seed in two files are let in."""
-    jwt, seed = kit.user_jwt()
+    jwt, seed = jwt_kit.user_jwt()
     (tmp_path / "user.jwt").write_text(jwt)
     (tmp_path / "user.nk").write_text(seed)
     authenticator = Authenticator(user_credentials=(tmp_path / "user.jwt", tmp_path / "user.nk"))
     assert handshake(operator_server, authenticator) == ACCEPTED
 
 
-def test_jwt_callbacks_accepted(operator_server: LocalServer, kit: JwtKit) -> None:
+def test_jwt_callbacks_accepted(operator_server: LocalServer, jwt_kit: JwtKit) -> None:
     """JWT and signature from callbacks are let in, the signature raw or in base64."""
-    jwt, seed = kit.user_jwt()
+    jwt, seed = jwt_kit.user_jwt()
     sign = KeyPair(seed).sign
     raw = Authenticator(user_jwt_cb=lambda: jwt, signature_cb=sign)
     text = Authenticator(user_jwt_cb=jwt.encode, signature_cb=lambda nonce: base64.b64encode(sign(nonce)))
@@ -177,62 +160,64 @@ def test_jwt_callbacks_accepted(operator_server: LocalServer, kit: JwtKit) -> No
     assert handshake(operator_server, text) == ACCEPTED
 
 
-def test_jwt_with_seed_of_another_user_refused(operator_server: LocalServer, kit: JwtKit, tmp_path: Path) -> None:
-    """A JWT without the seed that belongs to it is worth nothing."""
+def test_jwt_with_seed_of_another_user_refused(
+    operator_server: LocalServer, jwt_kit: JwtKit, tmp_path: Path
+) -> None:
+    """A JWT with the seed of another user is refused."""
     creds = tmp_path / "user.creds"
-    creds.write_text(creds_text(kit.user_jwt()[0], new_seed()))
+    creds.write_text(creds_text(jwt_kit.user_jwt()[0], new_seed()))
     assert handshake(operator_server, Authenticator(user_credentials=creds)) == REFUSED
 
 
-def test_jwt_expired_then_rotated(operator_server: LocalServer, kit: JwtKit, tmp_path: Path) -> None:
+def test_jwt_expired_then_rotated(operator_server: LocalServer, jwt_kit: JwtKit, tmp_path: Path) -> None:
     """An expired JWT is refused; once the file is replaced the same authenticator is let in."""
     creds = tmp_path / "user.creds"
-    creds.write_text(kit.user_creds(expires_in=-60))
+    creds.write_text(jwt_kit.user_creds(expires_in=-60))
     authenticator = Authenticator(user_credentials=creds)
     assert handshake(operator_server, authenticator) == REFUSED
-    creds.write_text(kit.user_creds(expires_in=60))
+    creds.write_text(jwt_kit.user_creds(expires_in=60))
     assert handshake(operator_server, authenticator) == ACCEPTED
 
 
-def test_jwt_expires_while_connected(operator_server: LocalServer, kit: JwtKit, tmp_path: Path) -> None:
+def test_jwt_expires_while_connected(operator_server: LocalServer, jwt_kit: JwtKit, tmp_path: Path) -> None:
     """A JWT that runs out ends the connection with an error that says so."""
     creds = tmp_path / "user.creds"
-    creds.write_text(kit.user_creds(expires_in=1.5))
+    creds.write_text(jwt_kit.user_creds(expires_in=1.5))
     with RawClient(operator_server) as client:
         assert client.authenticate(Authenticator(user_credentials=creds), None, None) == ACCEPTED
         assert client.answer() == "-ERR 'User Authentication Expired'"
 
 
-def test_jwt_revoked_while_connected(operator_server: LocalServer, kit: JwtKit, tmp_path: Path) -> None:
+def test_jwt_revoked_while_connected(operator_server: LocalServer, jwt_kit: JwtKit, tmp_path: Path) -> None:
     """A user revoked by its account is cut off and not let in again."""
     creds, system_creds = tmp_path / "user.creds", tmp_path / "system.creds"
-    creds.write_text(kit.user_creds())
-    system_creds.write_text(kit.system_creds())
+    creds.write_text(jwt_kit.user_creds())
+    system_creds.write_text(jwt_kit.system_creds())
     user = Authenticator(user_credentials=creds)
     with RawClient(operator_server) as client, RawClient(operator_server) as system:
         assert client.authenticate(user, None, None) == ACCEPTED
         assert system.authenticate(Authenticator(user_credentials=system_creds), None, None) == ACCEPTED
-        subject, account_jwt = kit.revoke(creds.read_text())
+        subject, account_jwt = jwt_kit.revoke(creds.read_text())
         system.send(f"PUB {subject} {len(account_jwt)}\r\n{account_jwt}\r\nPING\r\n")
         assert system.answer() == ACCEPTED
         assert client.answer() == "-ERR 'User Authentication Revoked'"
     assert handshake(operator_server, user) == REFUSED
 
 
-def test_jwt_permissions_enforced(operator_server: LocalServer, kit: JwtKit, tmp_path: Path) -> None:
+def test_jwt_permissions_enforced(operator_server: LocalServer, jwt_kit: JwtKit, tmp_path: Path) -> None:
     """Permissions in the JWT hold: a denied publish is answered by a violation."""
     creds = tmp_path / "user.creds"
-    creds.write_text(kit.user_creds(publish_deny=["secret.>"]))
+    creds.write_text(jwt_kit.user_creds(publish_deny=["secret.>"]))
     with RawClient(operator_server) as client:
         assert client.authenticate(Authenticator(user_credentials=creds), None, None) == ACCEPTED
         client.send("PUB secret.x 0\r\n\r\n")
         assert client.answer().startswith("-ERR 'Permissions Violation for Publish")
 
 
-def test_jetstream_enabled_for_account(operator_server: LocalServer, kit: JwtKit, tmp_path: Path) -> None:
-    """The kit's account has JetStream: its account information is no error."""
+def test_jetstream_enabled_for_account(operator_server: LocalServer, jwt_kit: JwtKit, tmp_path: Path) -> None:
+    """The account of `jwt_kit` has JetStream: its account info is returned."""
     creds = tmp_path / "user.creds"
-    creds.write_text(kit.user_creds())
+    creds.write_text(jwt_kit.user_creds())
     with RawClient(operator_server) as client:
         assert client.authenticate(Authenticator(user_credentials=creds), None, None) == ACCEPTED
         client.send("SUB answer 1\r\nPUB $JS.API.INFO answer 0\r\n\r\n")

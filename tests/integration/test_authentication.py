@@ -28,23 +28,6 @@ def password_server() -> Iterator[LocalServer]:
         yield server
 
 
-@pytest.fixture(scope="module")
-def token_server() -> Iterator[LocalServer]:
-    with LocalServer(jetstream=False, config='authorization { token: "t0ken" }') as server:
-        yield server
-
-
-@pytest.fixture(scope="module")
-def kit() -> JwtKit:
-    return JwtKit()
-
-
-@pytest.fixture(scope="module")
-def operator_server(kit: JwtKit) -> Iterator[LocalServer]:
-    with LocalServer(config=kit.server_config()) as server:
-        yield server
-
-
 def assert_works(nc: Connection) -> None:
     sub = nc.subscribe("works")
     nc.publish("works", b"yes")
@@ -99,10 +82,10 @@ def test_nkey(tmp_path: Path) -> None:
             jetstream_sync.connect(server.url, nkeys_seed_str=new_seed())
 
 
-def test_credentials_file(operator_server: LocalServer, kit: JwtKit, tmp_path: Path) -> None:
+def test_credentials_file(operator_server: LocalServer, jwt_kit: JwtKit, tmp_path: Path) -> None:
     """A .creds file is let in by a server in operator mode, again after each lost connection."""
     creds = tmp_path / "user.creds"
-    creds.write_text(kit.user_creds())
+    creds.write_text(jwt_kit.user_creds())
     with FaultProxy(operator_server) as proxy:
         with jetstream_sync.connect(proxy.url, user_credentials=str(creds)) as nc:
             assert_works(nc)
@@ -185,14 +168,14 @@ def test_token_is_asked_again_at_each_reconnect() -> None:
     assert asked == ["first", "second", "third"]
 
 
-def test_expired_jwt_is_replaced_through_callback(operator_server: LocalServer, kit: JwtKit) -> None:
+def test_expired_jwt_is_replaced_through_callback(operator_server: LocalServer, jwt_kit: JwtKit) -> None:
     """When the server ends the connection because its JWT ran out, it comes back by itself with a new one."""
     asked: list[str] = []
     errors: list[Exception] = []
     seeds: list[str] = []
 
     def user_jwt() -> str:
-        jwt, seed = kit.user_jwt(expires_in=1.0 if not asked else 60)
+        jwt, seed = jwt_kit.user_jwt(expires_in=1.0 if not asked else 60)
         asked.append(jwt)
         seeds.append(seed)
         return jwt
@@ -211,18 +194,20 @@ def test_expired_jwt_is_replaced_through_callback(operator_server: LocalServer, 
         assert any(isinstance(error, AuthorizationError) and "Expired" in str(error) for error in errors)
 
 
-def test_expired_credentials_file_is_read_again(operator_server: LocalServer, kit: JwtKit, tmp_path: Path) -> None:
+def test_expired_credentials_file_is_read_again(
+    operator_server: LocalServer, jwt_kit: JwtKit, tmp_path: Path
+) -> None:
     """A .creds file that was replaced in time brings the connection back after the old JWT ran out."""
     creds = tmp_path / "user.creds"
-    creds.write_text(kit.user_creds(expires_in=1.0))
+    creds.write_text(jwt_kit.user_creds(expires_in=1.0))
     with jetstream_sync.connect(operator_server.url, user_credentials=str(creds), error_cb=lambda _: None) as nc:
-        creds.write_text(kit.user_creds(expires_in=60))
+        creds.write_text(jwt_kit.user_creds(expires_in=60))
         eventually(lambda: nc.stats.reconnects == 1, 10)
         assert_works(nc)
 
 
 def test_removed_user_ends_closed(tmp_path: Path) -> None:
-    """A user removed on the server: errors are told, two attempts made, then it closes; nothing spins."""
+    """After the user was removed on the server, two attempts fail, the errors are reported, and it closes."""
     errors: list[Exception] = []
     closed = threading.Event()
     both = "authorization { users: [ { user: ann, password: x }, { user: bob, password: x } ] }"
@@ -262,20 +247,20 @@ def test_credentials_fixed_before_the_second_attempt() -> None:
                 assert proxy.accepted == 5
 
 
-def test_user_revoked_by_its_account(kit: JwtKit, tmp_path: Path) -> None:
+def test_user_revoked_by_its_account(jwt_kit: JwtKit, tmp_path: Path) -> None:
     """A user that its account revoked is cut off, refused, and closed with AuthorizationError."""
     creds, system = tmp_path / "user.creds", tmp_path / "system.creds"
-    creds.write_text(kit.user_creds())
-    system.write_text(kit.system_creds())
+    creds.write_text(jwt_kit.user_creds())
+    system.write_text(jwt_kit.system_creds())
     closed = threading.Event()
-    with LocalServer(config=kit.server_config()) as server:
+    with LocalServer(config=jwt_kit.server_config()) as server:
         nc = jetstream_sync.connect(
             server.url,
             user_credentials=str(creds),
             error_cb=lambda _: None,
             closed_cb=lambda _: closed.set(),
         )
-        subject, account_jwt = kit.revoke(creds.read_text())
+        subject, account_jwt = jwt_kit.revoke(creds.read_text())
         with jetstream_sync.connect(server.url, user_credentials=str(system)) as admin:
             admin.request(subject, account_jwt.encode())
         assert closed.wait(10)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator
 
 import pytest
@@ -11,6 +10,7 @@ import jetstream_sync
 from jetstream_sync import AuthorizationError, NoServersError
 from jetstream_sync.testing import LocalServer
 from tests.support.eventually import eventually
+from tests.support.threads import thread_names
 
 
 @pytest.fixture(scope="module")
@@ -19,16 +19,12 @@ def guarded() -> Iterator[LocalServer]:
         yield server
 
 
-def library_threads() -> list[str]:
-    return [thread.name for thread in threading.enumerate() if thread.name.startswith("js-")]
-
-
-def test_refused_connect_leaves_no_thread_and_calls_nobody(guarded: LocalServer) -> None:
-    """When connect() raises, its threads have ended; closed_cb is for connections that somebody held."""
+def test_refused_connect_leaves_no_thread_and_calls_no_callback(guarded: LocalServer) -> None:
+    """When connect() raises, its threads have ended, and closed_cb is not called."""
     told: list[object] = []
     with pytest.raises(AuthorizationError):
         jetstream_sync.connect(guarded.url, user="ann", password="wrong", closed_cb=told.append)
-    assert library_threads() == []
+    assert thread_names() == []
     assert told == []
 
 
@@ -36,14 +32,14 @@ def test_second_server_is_tried_with_the_same_threads(guarded: LocalServer, nats
     """A server that refuses does not cost another pair of threads, and the next one is used."""
     with jetstream_sync.connect([guarded.url, nats_server.url], dont_randomize=True) as nc:
         assert nc.connected_url == nats_server.url
-        eventually(lambda: "js-writer" in library_threads(), message="connect() does not wait for it")
-        assert sorted(library_threads()) == ["js-reader", "js-writer"]
+        eventually(lambda: "js-writer" in thread_names(), message="connect() does not wait for it")
+        assert thread_names() == ["js-reader", "js-writer"]
 
 
 def test_exception_during_the_handshake_leaves_no_thread(
     guarded: LocalServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whatever ends connect() ends its threads, be it what a signal handler raised."""
+    """When connect() raises, its threads end, also when the error comes from a signal handler."""
 
     def interrupt(_: object) -> None:
         raise KeyboardInterrupt
@@ -51,7 +47,7 @@ def test_exception_during_the_handshake_leaves_no_thread(
     monkeypatch.setattr("jetstream_sync.net.handshake._Handshake._first_info", interrupt)
     with pytest.raises(KeyboardInterrupt):
         jetstream_sync.connect(guarded.url)
-    assert library_threads() == []
+    assert thread_names() == []
 
 
 def test_retry_on_failed_connect_goes_on_with_the_thread_it_has(guarded: LocalServer) -> None:
@@ -66,14 +62,14 @@ def test_retry_on_failed_connect_goes_on_with_the_thread_it_has(guarded: LocalSe
     )
     try:
         eventually(lambda: nc.is_connected)
-        eventually(lambda: "js-writer" in library_threads(), message="connect() does not wait for it")
-        assert sorted(library_threads()) == ["js-reader", "js-writer"]
+        eventually(lambda: "js-writer" in thread_names(), message="connect() does not wait for it")
+        assert thread_names() == ["js-reader", "js-writer"]
     finally:
         nc.close()
 
 
 def test_unreachable_server_starts_nothing() -> None:
-    """Where nobody can be dialled there is nothing to read."""
+    """Without a server that accepts the connection, no reader thread is started."""
     with pytest.raises(NoServersError):
         jetstream_sync.connect("nats://127.0.0.1:1")
-    assert library_threads() == []
+    assert thread_names() == []

@@ -22,14 +22,8 @@ from tests.support.watchdog import under_watchdog
 
 
 @pytest.fixture
-def proxy(nats_server: LocalServer) -> Iterator[FaultProxy]:
-    with FaultProxy(nats_server) as proxy:
-        yield proxy
-
-
-@pytest.fixture
 def closed_port() -> Iterator[int]:
-    """A port on which nobody listens, and nobody will."""
+    """A port that stays reserved without a listener."""
     reservation = PortReservation()
     yield reservation.port
     reservation.release()

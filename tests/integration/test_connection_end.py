@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -14,16 +13,10 @@ from jetstream_sync import Connection, connect
 from jetstream_sync.errors import (
     ConnectionClosedError,
 )
+from jetstream_sync.net.connection import link_of
 from jetstream_sync.testing import FaultProxy, LocalServer
 from tests.support.eventually import eventually
 from tests.support.watchdog import InThread, under_watchdog
-
-
-@pytest.fixture
-def proxy(nats_server: LocalServer) -> Iterator[FaultProxy]:
-    with FaultProxy(nats_server) as proxy:
-        yield proxy
-
 
 # --- ending ------------------------------------------------------------------------------------------------
 
@@ -135,16 +128,17 @@ def test_close_is_idempotent_and_ends_everything(nats_server: LocalServer) -> No
 
 @pytest.mark.parametrize("callback", [None, lambda msg: None], ids=["plain", "callback"])
 def test_subscribe_overtaken_by_close_raises(nats_server: LocalServer, callback: Any) -> None:
-    """A close() in the middle of subscribe() makes it raise: no subscription that nobody ever ends."""
+    """A close() in the middle of subscribe() makes it raise: no subscription is left open."""
     nc = connect(nats_server.url)
-    check = nc._check_usable
+    link = link_of(nc)
+    check = link.check_usable
 
     def check_then_close() -> None:
-        del nc._check_usable  # type: ignore[method-assign]
+        del link.check_usable  # type: ignore[method-assign]
         check()
         nc.close()
 
-    nc._check_usable = check_then_close  # type: ignore[method-assign]
+    link.check_usable = check_then_close  # type: ignore[method-assign]
     with pytest.raises(ConnectionClosedError):
         nc.subscribe("x", cb=callback)
 

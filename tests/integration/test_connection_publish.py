@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -16,12 +15,6 @@ from jetstream_sync.errors import (
 )
 from jetstream_sync.testing import FaultProxy, LocalServer
 from tests.support.eventually import eventually
-
-
-@pytest.fixture
-def proxy(nats_server: LocalServer) -> Iterator[FaultProxy]:
-    with FaultProxy(nats_server) as proxy:
-        yield proxy
 
 
 def disconnect(proxy: FaultProxy, nc: Connection) -> None:

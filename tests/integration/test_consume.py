@@ -4,28 +4,22 @@ from __future__ import annotations
 
 import logging
 import signal
-import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
 from jetstream_sync import Connection, JetStream, JetStreamMessage, connect
 from jetstream_sync.errors import ConnectionClosedError, ConsumerDeletedError, MissedHeartbeatError, NatsError
+from jetstream_sync.net.connection import link_of
 from jetstream_sync.testing import LocalServer
+from tests.support.consuming import buffered, refill_of
 from tests.support.eventually import eventually
 from tests.support.observer import Observer, fill, stream_and_consumer, waiting_pulls
 from tests.support.signals import handler_of, interrupted_after
 from tests.support.watchdog import InThread
-
-
-@pytest.fixture
-def observer(nats_server: LocalServer) -> Iterator[Observer]:
-    with Observer(nats_server.url) as one:
-        yield one
 
 
 class Collector:
@@ -304,12 +298,12 @@ def test_consume_ends_typed_when_deleted(js: JetStream, nc: Connection, observer
         collect(message)
 
     context = consumer.consume(callback, max_messages=10, threshold_messages=5)
-    eventually(lambda: len(context._session.backlog) == 7)
+    eventually(lambda: buffered(context) == 7)
     if what == "consumer":
         js.delete_consumer("S", "C")
     else:
         js.delete_stream("S")
-    eventually(lambda: len(context._session.backlog) == 8)
+    eventually(lambda: buffered(context) == 8)
     start = time.monotonic()
     gate.set()
     with pytest.raises(ConsumerDeletedError):
@@ -354,13 +348,13 @@ def test_consume_stop_and_drain_from_anywhere(js: JetStream, where: str, end: st
             end_it()
 
     context = consumer.consume(callback, max_messages=20, max_workers=workers)
-    eventually(lambda: len(context._session.backlog) == 20 - workers)
+    eventually(lambda: buffered(context) == 20 - workers)
     if where == "thread":
         InThread(end_it).result(3)
     elif where == "main":
         end_it()
     if where != "callback" and end == "drain":
-        eventually(lambda: context._session.ended is not None)
+        eventually(lambda: refill_of(context).ended is not None)
     ready.set()
     assert context.wait(5)
     assert context.closed
@@ -460,11 +454,11 @@ def test_consume_handles_its_buffer_when_the_connection_drains(nats_server: Loca
     info = consumer.get_info()
     assert info.delivered.consumer_seq == len(collect.messages)
     assert info.num_ack_pending == 0
-    assert other._before_drained == []
+    assert link_of(other).drain_steps == {}
 
 
 def test_consume_does_no_work_on_a_closed_connection(nats_server: LocalServer, js: JetStream) -> None:
-    """close() drops what is buffered: nobody could acknowledge it, and it comes again."""
+    """close() discards buffered messages: they could not be acknowledged, and are delivered again."""
     consumer = stream_and_consumer(js, 20)
     calls: list[bytes] = []
     other = connect(nats_server.url)
@@ -526,6 +520,7 @@ def test_consume_recreated_as_push_ends_with_that_error(js: JetStream) -> None:
         context.wait(5)
 
 
+@pytest.mark.usefixtures("eager_switching")
 def test_consume_under_a_tiny_switch_interval_with_workers(js: JetStream, nc: Connection) -> None:
     """Threads that switch all the time: each message once, and it ends."""
     consumer = stream_and_consumer(js, 1500)
@@ -537,12 +532,7 @@ def test_consume_under_a_tiny_switch_interval_with_workers(js: JetStream, nc: Co
         with lock:
             counts[message.data] += 1
 
-    interval = sys.getswitchinterval()
-    sys.setswitchinterval(1e-6)
-    try:
-        with consumer.consume(callback, max_workers=4, max_messages=30):
-            eventually(lambda: sum(counts.values()) >= 1500, 30.0)
-    finally:
-        sys.setswitchinterval(interval)
+    with consumer.consume(callback, max_workers=4, max_messages=30):
+        eventually(lambda: sum(counts.values()) >= 1500, 30.0)
     assert set(counts.values()) == {1}
     assert len(counts) == 1500

@@ -21,17 +21,9 @@ from jetstream_sync import (
     StreamNotFoundError,
     TimeoutError,
 )
+from tests.support.observer import server_version
 
 BAD_NAMES = ["", "a b", "a.b", "a*", ">", "a/b", "a\\b", "a\tb", "a\r\nb", "a\0b"]
-
-
-@pytest.fixture
-def stream(js: JetStream) -> Stream:
-    return js.create_stream(name="S", subjects=["s.>"], storage="memory")
-
-
-def version(nc: Connection) -> tuple[int, ...]:
-    return tuple(int(part) for part in nc.server_info["version"].split("-")[0].split("."))
 
 
 def test_create_on_context_and_on_stream(js: JetStream, stream: Stream) -> None:
@@ -190,7 +182,7 @@ def test_pause_and_resume(nc: Connection, stream: Stream) -> None:
     """A paused consumer says so and until when; resuming ends it. Servers before 2.11 do not answer."""
     consumer = stream.create_consumer(durable_name="c")
     until = datetime.now(timezone.utc) + timedelta(hours=1)
-    if version(nc) < (2, 11):
+    if server_version(nc) < (2, 11):
         with pytest.raises(TimeoutError):
             nc.jetstream(timeout=0.2).get_stream("S").pause_consumer("c", until)
         return

@@ -87,7 +87,7 @@ def test_message_that_is_not_there(js: JetStream, stream: Stream, options: dict[
 
 
 def test_message_of_an_empty_stream(stream: Stream) -> None:
-    """There is nothing to get."""
+    """MessageNotFoundError."""
     with pytest.raises(MessageNotFoundError):
         stream.get_message(1)
 
@@ -140,7 +140,7 @@ def test_direct_get_is_used_where_allowed(
 
 
 def test_headers_that_look_like_the_servers_are_the_messages_own(js: JetStream, stream: Stream) -> None:
-    """What a publisher calls Nats-Subject or Nats-Sequence does not change what the message is."""
+    """Headers Nats-Subject and Nats-Sequence of the publisher change neither subject nor sequence."""
     own = Headers(
         {"Nats-Subject": "forged", "Nats-Sequence": "99", "Nats-Stream": "X", "nats-time-stamp": "never"}
     )
@@ -164,7 +164,7 @@ def test_republished_message_is_read_as_stored(js: JetStream, stream: Stream, di
 
 
 def test_empty_payload_and_no_headers(js: JetStream, stream: Stream) -> None:
-    """An empty message is one, not a status."""
+    """An empty message is returned, and not taken for a status."""
     js.publish("s.a")
     message = stream.get_message(1)
     assert (message.data, message.headers) == (b"", None)
@@ -178,7 +178,7 @@ def test_payload_of_every_byte(js: JetStream, stream: Stream) -> None:
 
 
 def test_direct_get_turned_off_meanwhile_still_reads(js: JetStream) -> None:
-    """The object believes in Direct Get, the server serves it no more: the leader is asked."""
+    """When the stream no longer allows Direct Get, but the Stream object does not know, the leader is asked."""
     stream = js.create_stream(name="S", subjects=["s.>"], storage="memory", allow_direct=True)
     fill(js)
     js.update_stream(name="S", subjects=["s.>"], storage="memory", allow_direct=False)

@@ -1,4 +1,4 @@
-"""JetStream domains: a context speaks to the JetStream it names, publishes say where they were stored."""
+"""JetStream domains: a context uses the JetStream that it names, and acks name the domain."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def test_requests_carry_the_domains_prefix(hub: LocalServer) -> None:
 
 
 def test_domain_that_does_not_exist_is_told_apart(nc: Connection) -> None:
-    """Nobody answers there: JetStreamNotEnabledError that names the subject."""
+    """No server serves that API: JetStreamNotEnabledError, which names the subject."""
     with pytest.raises(JetStreamNotEnabledError, match=r"\$JS\.nowhere\.API\.INFO"):
         nc.jetstream(domain="nowhere").account_info()
 

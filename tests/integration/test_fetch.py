@@ -19,16 +19,14 @@ from jetstream_sync.errors import (
     PermissionsError,
     PullError,
 )
+from jetstream_sync.net.connection import link_of
 from jetstream_sync.protocol.subjects import new_inbox
 from jetstream_sync.testing import LocalServer
+from tests.support.consuming import buffered
 from tests.support.eventually import eventually
 from tests.support.observer import Observer, fill, stream_and_consumer, waiting_pulls
-from tests.support.signals import interrupted_after
+from tests.support.signals import Interrupted, interrupted_after
 from tests.support.watchdog import InThread
-
-
-class Interrupted(Exception):
-    """What the signal handlers of these tests raise."""
 
 
 def interest(server: LocalServer) -> int:
@@ -195,7 +193,7 @@ def test_fetch_unread_messages_come_before_the_error(js: JetStream) -> None:
     """Messages received before the deletion are handed out even if they were not read until after it."""
     consumer = stream_and_consumer(js, 2)
     batch = consumer.fetch(10, expires=20)
-    eventually(lambda: len(batch.backlog) == 2)
+    eventually(lambda: buffered(batch) == 2)
     js.delete_consumer("S", "C")
     got = []
     with pytest.raises(ConsumerDeletedError):
@@ -294,7 +292,7 @@ def test_fetch_freed_while_the_connection_lock_is_held_does_not_deadlock(
 
     def free_under_lock() -> None:
         batch = consumer.fetch(10, expires=20)
-        with nc._lock:
+        with link_of(nc)._lock:
             del batch
 
     InThread(free_under_lock).result(3)
@@ -340,7 +338,7 @@ def test_fetch_messages_not_handed_out_come_again(js: JetStream) -> None:
     """Messages that were received but not handed out are never acked silently."""
     consumer = stream_and_consumer(js, 5, ack_wait=1)
     batch = consumer.fetch(5, expires=5)
-    eventually(lambda: len(batch.backlog) == 5)
+    eventually(lambda: buffered(batch) == 5)
     batch.close()
     again = list(consumer.fetch(5, expires=5))
     assert sorted(msg.data for msg in again) == [b"0", b"1", b"2", b"3", b"4"]
@@ -393,7 +391,7 @@ def test_fetch_connection_lost_ends_at_once_after_its_messages() -> None:
     with LocalServer() as server, jetstream_sync.connect(server.url) as nc:
         consumer = stream_and_consumer(nc.jetstream(), 2)
         batch = consumer.fetch(10, expires=20)
-        eventually(lambda: len(batch.backlog) == 2)
+        eventually(lambda: buffered(batch) == 2)
         server.kill()
         start = time.monotonic()
         got = []
@@ -486,7 +484,7 @@ def test_fetch_with_a_denied_inbox_fails_within_a_second(monkeypatch: pytest.Mon
         ) as nc:
             consumer = nc.jetstream().get_consumer("S", "C")
             # Requests have their allowed inbox already; those of the pulls are denied.
-            monkeypatch.setattr(nc, "_next_inbox", lambda: new_inbox("_INBOX"))
+            monkeypatch.setattr(link_of(nc), "next_inbox", lambda: new_inbox("_INBOX").encode())
             calls = (
                 lambda: list(consumer.fetch(1, expires=10)),
                 lambda: consumer.next(10),

@@ -23,11 +23,8 @@ from jetstream_sync import (
 from jetstream_sync.testing import LocalServer
 from tests.support.eventually import eventually
 from tests.support.forks import in_child, raised_by
-
-
-@pytest.fixture
-def stream(js: JetStream) -> Stream:
-    return js.create_stream(name="S", subjects=["s.>"], storage="memory")
+from tests.support.observer import fill
+from tests.support.platforms import needs_fork_hooks
 
 
 @pytest.fixture
@@ -122,7 +119,7 @@ def test_acks_on_the_wire(
 
 
 def test_ack_policy_none_sends_nothing(nc: Connection, js: JetStream, stream: Stream, acks: Acks) -> None:
-    """Nobody waits for acks: none is sent, none is an error."""
+    """With ack policy none, ack() sends nothing and raises nothing."""
     consumer = stream.create_consumer(name="n", ack_policy="none")
     for call in ("ack", "nak", "term", "in_progress", "ack_sync"):
         getattr(one(js, consumer), call)()
@@ -198,7 +195,7 @@ def test_ack_sync_without_a_consumer_raises(js: JetStream, consumer: Consumer) -
 
 
 def test_ack_sync_without_an_answer_times_out(js: JetStream, consumer: Consumer, acks: Acks) -> None:
-    """Somebody listens, nobody confirms: TimeoutError at the caller's timeout."""
+    """The ack subject has a subscriber that does not confirm: TimeoutError after the caller's timeout."""
     message = one(js, consumer)
     consumer.delete()
     started = time.monotonic()
@@ -229,12 +226,6 @@ def test_messages_may_be_acked_by_other_threads(
 # --- when gathered acks leave -----------------------------------------------------------------------------
 
 
-def fill(js: JetStream, count: int) -> None:
-    for _ in range(count):
-        js.publish_async("s.a", b"x")
-    js.publish_async_wait(10)
-
-
 def test_lone_ack_leaves_at_once(js: JetStream, consumer: Consumer, acks: Acks) -> None:
     """With nothing behind it an ack is sent by its caller."""
     message = one(js, consumer)
@@ -249,7 +240,7 @@ def test_gathered_acks_leave_though_the_caller_does_not_block(
     fill(js, 10)
     with consumer.messages() as messages:
         first = next(messages)
-        eventually(lambda: len(first._source.backlog) > 0)
+        eventually(lambda: len(first._source.items) > 0)
         first.ack()
         started = time.monotonic()
         while not acks.arrived():
@@ -329,6 +320,7 @@ def test_second_form_of_reply_subjects_from_a_real_server(nc: Connection, domain
         assert [again.metadata.num_delivered for again in consumer.fetch(1)] == [2]
 
 
+@needs_fork_hooks
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")  # Python 3.12+, in a process with threads
 def test_message_of_a_forked_connection_cannot_be_acked(nc: Connection, js: JetStream, consumer: Consumer) -> None:
     """In a child the ack raises ForkError and the parent's connection goes on."""

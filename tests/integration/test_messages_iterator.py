@@ -5,11 +5,9 @@ from __future__ import annotations
 import gc
 import random
 import signal
-import sys
 import threading
 import time
 import traceback
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -25,16 +23,12 @@ from jetstream_sync.errors import (
     TimeoutError,
 )
 from jetstream_sync.testing import LocalServer
+from tests.support.consuming import buffered, receivers
 from tests.support.eventually import eventually
 from tests.support.observer import Observer, Seen, fill, stream_and_consumer, waiting_pulls
-from tests.support.signals import handler_of, interrupted_after
+from tests.support.signals import Interrupted, handler_of, interrupted_after
+from tests.support.threads import thread_names
 from tests.support.watchdog import InThread
-
-
-@pytest.fixture
-def observer(nats_server: LocalServer) -> Iterator[Observer]:
-    with Observer(nats_server.url) as one:
-        yield one
 
 
 def assert_never_over(limit: int, pulls: list[Seen], taken_at: list[tuple[float, int]]) -> None:
@@ -100,7 +94,7 @@ def test_messages_second_pull_comes_at_the_threshold(
     """Not a message before, and not one later, whichever way messages are taken."""
     consumer = stream_and_consumer(js, first)
     with consumer.messages(**options) as messages:
-        eventually(lambda: len(messages._session.backlog) == first)
+        eventually(lambda: buffered(messages) == first)
         take = iter(messages).__next__ if how == "loop" else messages.next
         for _ in range(second_after - 1):
             take()
@@ -206,7 +200,7 @@ def test_messages_by_bytes_keeps_its_buffer_and_delivers_all(
 def test_messages_by_bytes_with_exact_fit_goes_on(js: JetStream) -> None:
     """A buffer that messages fill to the byte is filled again: the server says nothing then."""
     consumer = stream_and_consumer(js, 9)  # numbers of one digit: all of one size
-    (sample,) = consumer.fetch_nowait(1)
+    (sample,) = consumer.fetch(1)  # a pull that does not wait may find nothing right after the publish
     size = len(sample.subject) + len(sample.reply or "") + len(sample.data)
     js.delete_consumer("S", "C")
     consumer = js.create_consumer("S", durable_name="C")
@@ -241,14 +235,14 @@ def test_messages_ends_typed_when_deleted(js: JetStream, nc: Connection, observe
     """Messages before the deletion come first, the error within 1 s, and no further pull is sent."""
     consumer = stream_and_consumer(js, 8)
     messages = consumer.messages(max_messages=10, threshold_messages=5)
-    eventually(lambda: len(messages._session.backlog) == 8)
+    eventually(lambda: buffered(messages) == 8)
     observer.settle(nc)
     pulls = len(observer.pulls)
     if what == "consumer":
         js.delete_consumer("S", "C")
     else:
         js.delete_stream("S")
-    eventually(lambda: len(messages._session.backlog) == 9)
+    eventually(lambda: buffered(messages) == 9)
     start = time.monotonic()
     got = []
     with pytest.raises(ConsumerDeletedError):
@@ -269,7 +263,7 @@ def test_messages_stop_in_the_loop_ends_it_at_once(js: JetStream) -> None:
 
     def take_three_and_stop() -> list[int]:
         with consumer.messages() as messages:
-            eventually(lambda: len(messages._session.backlog) > 10)
+            eventually(lambda: buffered(messages) > 10)
             got = []
             for message in messages:
                 got.append(message.metadata.sequence.stream)
@@ -291,7 +285,7 @@ def test_messages_drain_delivers_what_is_buffered(js: JetStream, nc: Connection,
     """After drain() there is no new pull, no interest; the buffer is emptied, then the loop ends."""
     consumer = stream_and_consumer(js, 30)
     messages = consumer.messages(max_messages=20)
-    eventually(lambda: len(messages._session.backlog) == 20)
+    eventually(lambda: buffered(messages) == 20)
     messages.drain()
     messages.drain()
     eventually(lambda: messages.closed)
@@ -308,7 +302,7 @@ def test_messages_drain_on_a_silent_server_does_not_spin() -> None:
         consumer = stream_and_consumer(nc.jetstream(), 10)
         messages = consumer.messages(max_messages=10)
         try:
-            eventually(lambda: len(messages._session.backlog) == 10)
+            eventually(lambda: buffered(messages) == 10)
             server.pause()
             for _ in range(9):
                 messages.next(1)
@@ -329,17 +323,23 @@ def test_messages_with_block_stops(js: JetStream) -> None:
     with consumer.messages() as messages:
         eventually(lambda: waiting_pulls(consumer) == 1)
     assert messages.closed
-    assert not any("refill" in thread.name for thread in threading.enumerate())
+    assert not thread_names("js-refill")
 
 
 def test_messages_dropped_stops_pulling(js: JetStream, nc: Connection) -> None:
-    """A stream of messages that nobody holds any more ends by itself, also when the loop was left by break."""
+    """A message stream without references ends by itself, also after its loop was left by break."""
     consumer = stream_and_consumer(js, 5)
     for _ in consumer.messages():
         break
     gc.collect()
-    eventually(lambda: not any("refill" in thread.name for thread in threading.enumerate()), 2.0)
-    eventually(lambda: not any("_INBOX" in sub.subject and "*" not in sub.subject for sub in nc._subs.values()))
+    eventually(lambda: not thread_names("js-refill"), 2.0)
+    eventually(
+        lambda: (
+            not any(
+                b"_INBOX" in each.wire_subject and b"*" not in each.wire_subject for each in receivers(nc).values()
+            )
+        )
+    )
 
 
 def test_messages_loop_left_and_resumed_keeps_counting(js: JetStream, observer: Observer) -> None:
@@ -414,9 +414,6 @@ def test_messages_ended_by_a_signal_handler_never_deadlocks(js: JetStream, end: 
 def test_messages_through_a_storm_of_interruptions_never_sticks(js: JetStream, how: str, limit: int) -> None:
     """A handler that raises at any instruction of the taker: what it lost comes again, and it pulls on."""
 
-    class Interrupted(Exception):
-        pass
-
     def interrupt(*_: object) -> None:
         nonlocal interruptions
         interruptions += 1
@@ -464,7 +461,7 @@ def test_messages_taken_by_two_threads_is_refused(js: JetStream) -> None:
     consumer = stream_and_consumer(js)
     with consumer.messages() as messages:
         first = InThread(messages.next, 5)
-        eventually(lambda: messages._busy)
+        eventually(lambda: messages._feed.waiting)
         with pytest.raises(ConcurrencyError):
             messages.next(1)
         with pytest.raises(ConcurrencyError):
@@ -486,7 +483,7 @@ def test_messages_slow_loop_is_no_missed_heartbeat(js: JetStream, observer: Obse
     consumer = stream_and_consumer(js, 500)
     errors: list[Exception] = []
     with consumer.messages(expires=2, idle_heartbeat=0.5, on_error=errors.append) as messages:
-        eventually(lambda: len(messages._session.backlog) == 500)
+        eventually(lambda: buffered(messages) == 500)
         loop = iter(messages)
         for _ in range(10):
             next(loop)
@@ -507,7 +504,7 @@ def test_messages_silence_before_a_pull_is_no_missed_heartbeat(js: JetStream) ->
     with consumer.messages(max_messages=1, expires=2, idle_heartbeat=0.5, on_error=errors.append) as messages:
         for pause in (0.9, 0.97):
             js.publish("s.x")
-            eventually(lambda: len(messages._session.backlog) == 1)
+            eventually(lambda: buffered(messages) == 1)
             threading.Event().wait(pause)
             messages.next(1)
             eventually(lambda: waiting_pulls(consumer) == 1)
@@ -543,23 +540,19 @@ def test_messages_refuses_bad_options_before_sending(js: JetStream, nc: Connecti
             consumer.messages(**options)  # type: ignore[arg-type]
     observer.settle(nc)
     assert observer.pulls == []
-    assert not any("refill" in thread.name for thread in threading.enumerate())
+    assert not thread_names("js-refill")
 
 
+@pytest.mark.usefixtures("eager_switching")
 def test_messages_under_a_tiny_switch_interval_loses_nothing(js: JetStream, observer: Observer) -> None:
     """With threads switching all the time every message comes once, in order, and the buffer holds."""
     consumer: Consumer = stream_and_consumer(js, 1500)
-    interval = sys.getswitchinterval()
-    sys.setswitchinterval(1e-6)
-    try:
-        got = []
-        with consumer.messages(max_messages=16) as messages:
-            for message in messages:
-                got.append(message.data)
-                message.ack()
-                if len(got) == 1500:
-                    break
-    finally:
-        sys.setswitchinterval(interval)
+    got = []
+    with consumer.messages(max_messages=16) as messages:
+        for message in messages:
+            got.append(message.data)
+            message.ack()
+            if len(got) == 1500:
+                break
     assert got == [b"%d" % number for number in range(1500)]
     assert sum(pull.body["batch"] for pull in observer.pulls) <= 1500 + 16

@@ -61,7 +61,7 @@ def test_next_raises_when_the_consumer_is_deleted(js: JetStream) -> None:
 
 
 def test_next_on_a_consumer_that_is_not_there(js: JetStream, nc: Connection) -> None:
-    """Servers from 2.10.26 say that nobody listens; older ones are silent and the client's deadline ends it."""
+    """Servers from 2.10.26 reply "no responders"; with older ones the client's deadline ends next()."""
     consumer = stream_and_consumer(js)
     js.delete_consumer("S", "C")
     start = time.monotonic()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from datetime import datetime, timezone
 from typing import Any
 
@@ -19,27 +19,15 @@ from jetstream_sync import (
     ConsumerNotFoundError,
     JetStream,
     JetStreamMessage,
-    MessageBatch,
     Stream,
     SubscriptionClosedError,
     TimeoutError,
 )
+from jetstream_sync.consumers.chain import Chain
 from jetstream_sync.testing import LocalServer
 from tests.support.eventually import eventually
-from tests.support.ordered import consumers, publish, sequences, take, upto
-
-
-@pytest.fixture
-def stream(js: JetStream) -> Stream:
-    return js.create_stream(name="S", subjects=["s.>"], storage="memory")
-
-
-@pytest.fixture
-def other_js(nats_server: LocalServer) -> Iterator[JetStream]:
-    """JetStream over a connection that has nothing to do with the consumer's."""
-    with jetstream_sync.connect(nats_server.url) as connection:
-        yield connection.jetstream()
-
+from tests.support.observer import consumers
+from tests.support.ordered import publish, sequences, take, upto
 
 # --- the six methods ----------------------------------------------------------------------------------
 
@@ -184,6 +172,8 @@ def test_arguments_that_make_no_sense_are_refused_at_once(js: JetStream, nc: Con
     ordered = js.ordered_consumer("S")
     with pytest.raises(ValueError, match="max_workers"):
         ordered.consume(print, max_workers=2)
+    with pytest.raises(TypeError, match="priority groups"):
+        ordered.next(group="A")
     with pytest.raises(TypeError, match="callback"):
         ordered.consume("print")  # type: ignore[arg-type]
     with pytest.raises(TypeError, match="on_error"):
@@ -284,7 +274,7 @@ def test_fetch_left_early_loses_nothing(js: JetStream, stream: Stream) -> None:
     eventually(lambda: len(consumers(js)) <= 1)
 
 
-def test_fetch_that_nobody_iterates_loses_nothing(js: JetStream, stream: Stream) -> None:
+def test_fetch_that_is_never_iterated_loses_nothing(js: JetStream, stream: Stream) -> None:
     """Dropped or closed, its messages come with the next one."""
     publish(js, 1, 3)
     ordered = stream.ordered_consumer()
@@ -304,14 +294,15 @@ def test_message_not_handed_out_because_a_signal_handler_raised_comes_again(
     publish(js, 1, 4)
     ordered = stream.ordered_consumer()
     interruptions = iter([False, True, False, True])
-    count = MessageBatch._count
+    advance = Chain.advance
 
-    def interrupted(batch: MessageBatch, raw: Any) -> None:
-        count(batch, raw)
+    def interrupted(chain: Chain, *args: Any) -> bool:
+        is_next = advance(chain, *args)
         if next(interruptions, False):
             raise KeyboardInterrupt
+        return is_next
 
-    monkeypatch.setattr(MessageBatch, "_count", interrupted)
+    monkeypatch.setattr(Chain, "advance", interrupted)
     seen: list[int] = []
     for _ in range(8):
         try:
@@ -323,6 +314,20 @@ def test_message_not_handed_out_because_a_signal_handler_raised_comes_again(
         if len(seen) == 4:
             break
     assert seen == upto(4)
+
+
+def test_public_surface_is_that_of_any_batch_and_stream(js: JetStream, stream: Stream) -> None:
+    """What is not for users begins with an underscore or lives elsewhere."""
+    publish(js, 1, 2)
+    plain, ordered = js.create_consumer("S", durable_name="d"), stream.ordered_consumer()
+
+    def surface(thing: object) -> list[str]:
+        return [name for name in dir(thing) if not name.startswith("_")]
+
+    with plain.fetch(1) as batch, ordered.fetch(1) as ordered_batch:
+        assert surface(ordered_batch) == surface(batch)
+    with plain.messages() as messages, ordered.messages() as ordered_messages:
+        assert surface(ordered_messages) == surface(messages)
 
 
 def test_second_use_at_the_same_time_is_refused(js: JetStream, stream: Stream) -> None:
@@ -408,7 +413,7 @@ def test_end_of_consume_deletes_the_consumer(js: JetStream, stream: Stream) -> N
 
 
 def test_connection_closed_right_after_stop_leaves_no_consumer(nats_server: LocalServer, js: JetStream) -> None:
-    """Deleting waits for nobody, but is not forgotten when the connection is closed."""
+    """The deletion does not wait for a reply, but is sent before the connection is closed."""
     js.create_stream(name="S", subjects=["s.>"], storage="memory")
     publish(js, 1, 1)
     with jetstream_sync.connect(nats_server.url) as nc:

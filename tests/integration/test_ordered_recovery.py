@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -22,24 +22,12 @@ from jetstream_sync import (
     StreamNotFoundError,
     TimeoutError,
 )
+from jetstream_sync.jetstream import client_of
 from jetstream_sync.testing import LocalServer
 from tests.support.eventually import eventually
-from tests.support.observer import server_version
-from tests.support.ordered import consumers, publish, sequences, take, upto
+from tests.support.observer import consumers, server_version
+from tests.support.ordered import publish, sequences, take, upto
 from tests.support.watchdog import InThread, under_watchdog
-
-
-@pytest.fixture
-def stream(js: JetStream) -> Stream:
-    return js.create_stream(name="S", subjects=["s.>"], storage="memory")
-
-
-@pytest.fixture
-def other_js(nats_server: LocalServer) -> Iterator[JetStream]:
-    """JetStream over a connection that has nothing to do with the consumer's."""
-    with jetstream_sync.connect(nats_server.url) as connection:
-        yield connection.jetstream()
-
 
 # --- recovery -------------------------------------------------------------------------------------------
 
@@ -138,7 +126,7 @@ def test_consume_goes_on_when_the_consumer_is_deleted(js: JetStream, other_js: J
     assert seen == upto(50)
 
 
-def test_gap_is_mended_when_somebody_else_pulls_from_the_consumer(
+def test_gap_is_mended_when_another_client_pulls_from_the_consumer(
     js: JetStream, other_js: JetStream, stream: Stream
 ) -> None:
     """The messages stolen come again, in order, in messages() and in fetch()."""
@@ -204,7 +192,7 @@ def test_recreation_backs_off_while_there_is_no_room_for_a_consumer(js: JetStrea
     ordered = stream.ordered_consumer()
     with ordered.messages(on_error=errors.append) as messages:
         assert take(messages, 1) == [1]
-        with other_js._client.nc.subscribe("$JS.API.CONSUMER.CREATE.>") as tries:
+        with client_of(other_js).link.connection.subscribe("$JS.API.CONSUMER.CREATE.>") as tries:
             replace_by_foreign_consumer(other_js, ordered)
             publish(js, 3, 3)
             assert take(messages, 1) == [2]  # what was buffered

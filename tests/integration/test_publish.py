@@ -29,20 +29,12 @@ from jetstream_sync import (
 from jetstream_sync.api.publish import MIN_TRY_SECONDS, _share
 from jetstream_sync.testing import LocalServer
 from tests.support.eventually import eventually
+from tests.support.observer import server_version
 from tests.support.watchdog import InThread
 
 
-@pytest.fixture
-def stream(js: JetStream) -> Stream:
-    return js.create_stream(name="S", subjects=["s.>"], storage="memory")
-
-
-def version(nc: Connection) -> tuple[int, ...]:
-    return tuple(int(part) for part in nc.server_info["version"].split("-")[0].split("."))
-
-
 class Silent:
-    """Something that listens on a subject and answers as told: None, nothing."""
+    """Subscribes to a subject and sends the given replies; None sends none."""
 
     def __init__(self, server: LocalServer, subject: str, *answers: bytes | None) -> None:
         self.nc = connect(server.url)
@@ -127,7 +119,7 @@ def test_expectation_is_checked_by_the_server(
 
 
 def test_expected_sequence_zero_means_the_first(js: JetStream, stream: Stream) -> None:
-    """Zero is sent, not taken for "none": only the first publish to the stream or the subject passes."""
+    """An expected sequence of zero is sent: only the first publish to the stream or the subject succeeds."""
     js.publish("s.a", expected_last_seq=0)
     js.publish("s.b", expected_last_subject_seq=0)
     with pytest.raises(WrongLastSequenceError) as caught:
@@ -143,7 +135,7 @@ def test_expected_sequence_of_another_subject(nc: Connection, js: JetStream, str
     js.publish("s.x.1")
     js.publish("s.y.1")
     options: dict[str, Any] = {"expected_last_subject_seq": 1, "expected_last_subject_seq_subject": "s.x.*"}
-    if version(nc) >= (2, 11):
+    if server_version(nc) >= (2, 11):
         assert js.publish("s.x.2", **options).seq == 3
     with pytest.raises(WrongLastSequenceError):
         js.publish("s.x.3", **options)
@@ -151,7 +143,7 @@ def test_expected_sequence_of_another_subject(nc: Connection, js: JetStream, str
 
 def test_ttl_removes_the_message(nc: Connection, js: JetStream) -> None:
     """A message with a TTL goes, one that never expires outlives max_age. Servers before 2.11 ignore TTLs."""
-    if version(nc) < (2, 11):
+    if server_version(nc) < (2, 11):
         stream = js.create_stream(name="T", subjects=["t"], storage="memory")
         js.publish("t", ttl=1)
         assert stream.get_info().state.messages == 1
@@ -167,7 +159,7 @@ def test_ttl_removes_the_message(nc: Connection, js: JetStream) -> None:
 
 def test_ttl_on_a_stream_without_it_is_refused(nc: Connection, js: JetStream, stream: Stream) -> None:
     """Since 2.11 the server says that the stream does not allow it."""
-    if version(nc) < (2, 11):
+    if server_version(nc) < (2, 11):
         assert js.publish("s.a", ttl=5).seq == 1
     else:
         with pytest.raises(BadRequestError, match="TTL"):
@@ -189,7 +181,7 @@ def test_full_stream_refuses_at_once(js: JetStream) -> None:
 
 
 def test_no_stream_is_told_after_the_retries(js: JetStream) -> None:
-    """Nobody listens: three tries, 250 ms apart, then NoStreamResponseError that names the subject."""
+    """Without a stream: three attempts, 250 ms apart, then NoStreamResponseError, which names the subject."""
     started = time.monotonic()
     with pytest.raises(NoStreamResponseError, match=r"'nobody\.here'"):
         js.publish("nobody.here")
@@ -226,7 +218,7 @@ def test_stream_created_during_the_retries_takes_the_message(js: JetStream) -> N
 
 
 def test_timeout_without_message_id_sends_once(nats_server: LocalServer, js: JetStream) -> None:
-    """Nobody knows whether it was stored: the call waits its whole timeout and raises."""
+    """It is not known whether the message was stored: the call waits for its whole timeout and raises."""
     with Silent(nats_server, "mute") as listener:
         started = time.monotonic()
         with pytest.raises(TimeoutError):
@@ -268,7 +260,7 @@ def test_answer_that_asks_to_wait_is_tried_again(nats_server: LocalServer, js: J
     [(5.0, 2, 5 / 3), (5.0, 0, 5.0), (15.0, 59, 1.0), (0.4, 3, 0.4), (3.0, 5, 1.0), (30.0, 2, 10.0)],
 )
 def test_share_of_one_try(left: float, tries_left: int, share: float) -> None:
-    """Tries share the time that is left, but none gets less than a second while there is one."""
+    """The attempts share the time that is left, but each gets at least a second if there is one."""
     assert _share(left, tries_left) == pytest.approx(share)
 
 

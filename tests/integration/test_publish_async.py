@@ -8,7 +8,7 @@ import logging
 import threading
 import time
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import FIRST_COMPLETED, FIRST_EXCEPTION, Future
 from typing import Any
 
@@ -27,26 +27,14 @@ from jetstream_sync import (
     WrongLastSequenceError,
     connect,
 )
+from jetstream_sync.net.connection import link_of
 from jetstream_sync.testing import LocalServer
 from jetstream_sync.testing.proxy import FaultProxy
 from tests.support.eventually import eventually
 from tests.support.forks import in_child, raised_by
+from tests.support.platforms import needs_fork_hooks
+from tests.support.threads import thread_names
 from tests.support.watchdog import InThread
-
-
-@pytest.fixture
-def stream(js: JetStream) -> Stream:
-    return js.create_stream(name="S", subjects=["s.>"], storage="memory")
-
-
-@pytest.fixture
-def mute(nats_server: LocalServer) -> Iterator[str]:
-    """A subject on which somebody listens and never answers."""
-    with connect(nats_server.url) as listener:
-        listener.subscribe("mute")
-        listener.flush()
-        yield "mute"
-
 
 # --- futures -------------------------------------------------------------------------------------------
 
@@ -88,7 +76,7 @@ def test_future_fails_as_publish_would_raise(js: JetStream, stream: Stream) -> N
 
 
 def test_result_times_out_without_ending_the_publish(js: JetStream, mute: str) -> None:
-    """The caller's patience is not the publish's: the future stays pending."""
+    """When result(timeout) raises TimeoutError, the future stays pending."""
     future = js.publish_async(mute, timeout=30)
     started = time.monotonic()
     with pytest.raises(concurrent.futures.TimeoutError):
@@ -101,7 +89,7 @@ def test_result_times_out_without_ending_the_publish(js: JetStream, mute: str) -
 
 
 def test_future_cannot_be_cancelled(js: JetStream, mute: str) -> None:
-    """The message is on its way: cancel() says no and changes nothing."""
+    """The message has been sent: cancel() returns False and changes nothing."""
     future = js.publish_async(mute, timeout=0.2)
     assert future.cancel() is False
     assert not future.cancelled()
@@ -124,7 +112,7 @@ def test_failed_future_is_freed(js: JetStream, mute: str) -> None:
 
 
 def test_done_callbacks_run_on_a_thread_of_the_library(js: JetStream, stream: Stream) -> None:
-    """Not on the reader: a callback may publish and wait for the ack."""
+    """Callbacks do not run on the reader thread: one may publish and wait for the ack."""
     names: list[str] = []
     seqs: list[int] = []
     done = threading.Event()
@@ -170,7 +158,7 @@ def test_done_callback_added_late_runs_at_once(js: JetStream, stream: Stream) ->
 def test_done_callback_that_raises_is_logged(
     js: JetStream, mute: str, stream: Stream, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """It harms nobody: other callbacks run, publishing goes on."""
+    """Other callbacks still run, and publishing goes on."""
     ran = threading.Event()
     future = js.publish_async(mute, timeout=0.1)
     future.add_done_callback(lambda _: 1 / 0)
@@ -239,7 +227,7 @@ def test_window_of_a_paused_server_raises_and_recovers() -> None:
         with pytest.raises(TooManyStalledMsgsError):
             js.publish_async("s", timeout=0.2)
         waiting = InThread(js.publish_async, "s", timeout=20)
-        eventually(lambda: js._async_publisher._waiters)
+        eventually(lambda: len(js._async_publisher.window) == 1)
         server.resume()
         assert waiting.result(10).result(10).seq == 102
         assert [future.result(10).seq for future in futures] == list(range(2, 102))
@@ -273,7 +261,7 @@ def test_window_waiters_wake_on_close(nats_server: LocalServer, mute: str) -> No
     pending = js.publish_async(mute, timeout=60)
     waiting = [InThread(js.publish_async, mute, timeout=60) for _ in range(4)]
     finishing = InThread(js.publish_async_wait)
-    eventually(lambda: len(js._async_publisher._waiters) == 5)
+    eventually(lambda: len(js._async_publisher.window) == 5)
     nc.close()
     for call in waiting:
         assert isinstance(call.error(2), ConnectionClosedError)
@@ -292,7 +280,7 @@ def test_wait_raises_when_it_takes_too_long(js: JetStream, mute: str) -> None:
 
 
 def test_lone_publish_leaves_at_once_and_gathered_ones_soon(js: JetStream, stream: Stream, nc: Connection) -> None:
-    """Nobody waits on the futures, and still everything is stored."""
+    """No thread waits for the futures, and still every message is stored."""
     sub = nc.subscribe("s.>")
     nc.flush()
     for _ in range(10):
@@ -317,7 +305,7 @@ def test_future_fails_at_its_own_timeout(js: JetStream, mute: str) -> None:
 
 
 def test_no_stream_is_retried_then_told(nc: Connection, js: JetStream) -> None:
-    """Nobody listens: three tries 250 ms apart, then NoStreamResponseError; with retries off at once."""
+    """Without a stream: three attempts 250 ms apart, then NoStreamResponseError; without retries at once."""
     before = nc.stats.out_msgs
     started = time.monotonic()
     error = js.publish_async("nobody.here").exception(5)
@@ -400,7 +388,7 @@ def test_reconnect_sends_those_with_an_id_again_and_fails_the_others(
 
 
 def test_publish_while_disconnected_is_sent_after_the_reconnect() -> None:
-    """Made in an outage it was sent nowhere yet: with and without id it is stored once."""
+    """A publish during an outage has not been sent yet: it is stored once, with and without an id."""
     with LocalServer() as server, connect(server.url) as nc:
         js = nc.jetstream()
         stream = js.create_stream(name="S", subjects=["s"])
@@ -424,15 +412,16 @@ def test_two_contexts_on_one_connection_do_not_mix(nc: Connection, js: JetStream
 
 
 def test_dropped_context_leaves_nothing_behind(nc: Connection, js: JetStream, stream: Stream, mute: str) -> None:
-    """A context made per call takes its thread and inbox with it, but not before its futures are done."""
+    """The thread and the inbox of a context that is dropped end, but not before its futures are done."""
     js.publish("s.a")
-    before = len(nc._subs), len(nc._listeners)
+    link = link_of(nc)
+    before = len(link.router), len(link.drain_steps)
     futures = [nc.jetstream().publish_async("s.a", timeout=2) for _ in range(30)]
     futures.append(nc.jetstream().publish_async(mute, timeout=0.5))
     assert sorted(future.result(5).seq for future in futures[:-1]) == list(range(2, 32))
     assert isinstance(futures[-1].exception(5), TimeoutError)
-    eventually(lambda: (len(nc._subs), len(nc._listeners)) == before, timeout=5)
-    eventually(lambda: "js-publisher" not in [thread.name for thread in threading.enumerate()])
+    eventually(lambda: (len(link.router), len(link.drain_steps)) == before, timeout=5)
+    eventually(lambda: not thread_names("js-publisher"))
     assert js.publish_async("s.a").result(5).seq == 32
 
 
@@ -450,6 +439,7 @@ def test_denied_inbox_fails_publishes_and_says_why() -> None:
                 js.publish_async("s")
 
 
+@needs_fork_hooks
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")  # Python 3.12+, in a process with threads
 def test_future_in_a_forked_child_raises(js: JetStream, stream: Stream, mute: str) -> None:
     """A child has neither the connection nor its answers: waiting there raises ForkError and sends nothing."""

@@ -156,7 +156,7 @@ def test_batch_over_two_streams_is_refused(nc: Connection, batches: JetStream) -
 
 
 def test_subject_without_stream(nc: Connection, batches: JetStream) -> None:
-    """Nobody listens: as with publish()."""
+    """No stream stores the subject: NoStreamResponseError, as with publish()."""
     if refused_by_old_server(nc, batches):
         return
     with pytest.raises(NoStreamResponseError):
@@ -179,7 +179,7 @@ def test_bad_message_is_refused_before_sending(batches: JetStream, message: tupl
 
 
 def test_message_too_large_is_refused_before_sending(nc: Connection, batches: JetStream) -> None:
-    """Also when it is the last one."""
+    """A message that is too large is rejected before anything is sent, also when it is the last one."""
     if refused_by_old_server(nc, batches):
         return
     with pytest.raises(MaxPayloadError):

@@ -26,18 +26,14 @@ from jetstream_sync.errors import (
 from jetstream_sync.testing import FaultProxy, LocalServer
 from tests.support.eventually import eventually
 from tests.support.observer import Observer, fill, server_version
-from tests.support.signals import interrupted_after
+from tests.support.signals import Interrupted, interrupted_after
 from tests.support.watchdog import InThread, under_watchdog
 
-
-@pytest.fixture
-def stream(js: JetStream) -> JetStream:
-    js.create_stream(name="S", subjects=["s.>"])
-    return js
+pytestmark = pytest.mark.usefixtures("stream")
 
 
 @pytest.fixture
-def proxied(nats_server: LocalServer, stream: JetStream) -> Iterator[tuple[FaultProxy, Connection]]:
+def proxied(nats_server: LocalServer) -> Iterator[tuple[FaultProxy, Connection]]:
     with FaultProxy(nats_server) as proxy:
         nc = jetstream_sync.connect(proxy.url, reconnect_time_wait=0.05)
         yield proxy, nc
@@ -59,10 +55,10 @@ def numbers(messages: list[Any]) -> list[int]:
 
 
 @pytest.mark.parametrize("batch", [1, 2, 5])
-def test_fetch_returns_at_once_what_is_there(stream: JetStream, batch: int) -> None:
+def test_fetch_returns_at_once_what_is_there(js: JetStream, batch: int) -> None:
     """With messages in the stream a fetch returns up to `batch` of them without waiting for more."""
-    fill(stream, 7)
-    with stream.pull_subscribe("s.x", "d") as sub:
+    fill(js, 7)
+    with js.pull_subscribe("s.x", "d") as sub:
         started = time.monotonic()
         seen: list[int] = []
         while len(seen) < 7:
@@ -77,31 +73,31 @@ def test_fetch_returns_at_once_what_is_there(stream: JetStream, batch: int) -> N
 
 
 @pytest.mark.parametrize("batch", [1, 5])
-def test_fetch_waits_for_the_first_message(stream: JetStream, batch: int) -> None:
+def test_fetch_waits_for_the_first_message(js: JetStream, batch: int) -> None:
     """On an empty stream a fetch waits, and returns when messages come."""
-    with stream.pull_subscribe("s.x", "d") as sub:
+    with js.pull_subscribe("s.x", "d") as sub:
         fetch = InThread(sub.fetch, batch, timeout=5.0)
         eventually(lambda: sub.consumer_info().num_waiting == 1)
-        fill(stream, batch)
+        fill(js, batch)
         assert numbers(fetch.result()) == list(range(batch))
         assert fetch.seconds < 4.0
 
 
-def test_fetch_of_a_partial_batch_returns_at_its_end(stream: JetStream) -> None:
+def test_fetch_of_a_partial_batch_returns_at_its_end(js: JetStream) -> None:
     """A long pull that is not filled returns what came, when it expires."""
-    with stream.pull_subscribe("s.x", "d") as sub:
+    with js.pull_subscribe("s.x", "d") as sub:
         fetch = InThread(sub.fetch, 5, timeout=1.0)
         eventually(lambda: sub.consumer_info().num_waiting == 1)
-        fill(stream, 2)
+        fill(js, 2)
         assert numbers(fetch.result()) == [0, 1]
         assert 0.7 < fetch.seconds < 1.05
 
 
 @pytest.mark.parametrize("batch", [1, 5])
 @pytest.mark.parametrize("timeout", [0.3, 1.0])
-def test_fetch_without_messages_raises_timeout(stream: JetStream, batch: int, timeout: float) -> None:
+def test_fetch_without_messages_raises_timeout(js: JetStream, batch: int, timeout: float) -> None:
     """A fetch that gets nothing raises TimeoutError at its timeout, or when the server said 408 just before."""
-    with stream.pull_subscribe("s.x", "d") as sub:
+    with js.pull_subscribe("s.x", "d") as sub:
         started = time.monotonic()
         with pytest.raises(TimeoutError) as caught:
             sub.fetch(batch, timeout=timeout)
@@ -114,16 +110,16 @@ def test_fetch_without_messages_raises_timeout(stream: JetStream, batch: int, ti
 
 
 def test_rounds_of_fetch_count_no_status_and_leave_nothing(
-    nats_server: LocalServer, nc: Connection, stream: JetStream
+    nats_server: LocalServer, nc: Connection, js: JetStream
 ) -> None:
     """100 rounds of fetch(5) with 3 and with 0 messages: exactly the messages, and no subscription too many."""
-    fill(stream, 1, subject="s.other")  # publishing has a subscription of its own from here on
-    sub = stream.pull_subscribe("s.x", "d")
+    fill(js, 1, subject="s.other")  # publishing has a subscription of its own from here on
+    sub = js.pull_subscribe("s.x", "d")
     before = subscriptions(nats_server, nc)
     expected = 0
     for round_number in range(100):
         if round_number % 2:
-            fill(stream, 3, first=expected)
+            fill(js, 3, first=expected)
             messages = sub.fetch(5, timeout=2.0)
             assert numbers(messages) == list(range(expected, expected + 3))
             for message in messages:
@@ -140,11 +136,11 @@ def test_rounds_of_fetch_count_no_status_and_leave_nothing(
 
 
 def test_rounds_of_single_fetches_share_one_subscription(
-    nats_server: LocalServer, nc: Connection, stream: JetStream
+    nats_server: LocalServer, nc: Connection, js: JetStream
 ) -> None:
     """Single fetches use one wildcard inbox: the number of subscriptions stays the same."""
-    fill(stream, 30)
-    sub = stream.pull_subscribe("s.x", "d")
+    fill(js, 30)
+    sub = js.pull_subscribe("s.x", "d")
     before = subscriptions(nats_server, nc)
     for number in range(30):
         assert numbers(sub.fetch(1)) == [number]
@@ -154,10 +150,10 @@ def test_rounds_of_single_fetches_share_one_subscription(
     sub.unsubscribe()
 
 
-def test_threads_share_a_pull_subscription(stream: JetStream) -> None:
+def test_threads_share_a_pull_subscription(js: JetStream) -> None:
     """Several threads may fetch at once, single messages and batches: each message goes to one of them."""
-    fill(stream, 200)
-    sub = stream.pull_subscribe("s.x", "d")
+    fill(js, 200)
+    sub = js.pull_subscribe("s.x", "d")
     seen: list[int] = []
 
     def work(batch: int) -> None:
@@ -213,17 +209,15 @@ def test_wire_of_a_fetch_on_an_empty_stream(proxied: tuple[FaultProxy, Connectio
     sub.unsubscribe()
 
 
-def test_wire_of_a_fetch_that_the_long_pull_fills(
-    proxied: tuple[FaultProxy, Connection], stream: JetStream
-) -> None:
+def test_wire_of_a_fetch_that_the_long_pull_fills(proxied: tuple[FaultProxy, Connection], js: JetStream) -> None:
     """A filled long pull needs no UNSUB at its end: the server has counted to batch + 1 by itself."""
     proxy, nc = proxied
     sub = nc.jetstream().pull_subscribe("s.x", "d")
     nc.flush()
     start = len(proxy.captured[0].to_server)
     fetch = InThread(sub.fetch, 5, timeout=5.0)
-    eventually(lambda: stream.get_consumer("S", "d").info.num_waiting == 1)
-    fill(stream, 5)
+    eventually(lambda: js.get_consumer("S", "d").info.num_waiting == 1)
+    fill(js, 5)
     assert numbers(fetch.result()) == [0, 1, 2, 3, 4]
     assert wire_of(proxy, nc, start) == (
         b"SUB <inbox 0> <sid 0>\r\n"
@@ -238,11 +232,11 @@ def test_wire_of_a_fetch_that_the_long_pull_fills(
 
 @pytest.mark.parametrize("stored", [5, 3])
 def test_wire_of_a_fetch_on_a_filled_stream(
-    proxied: tuple[FaultProxy, Connection], stream: JetStream, stored: int
+    proxied: tuple[FaultProxy, Connection], js: JetStream, stored: int
 ) -> None:
     """What is there comes by the no-wait pull alone, be it the whole batch or less."""
     proxy, nc = proxied
-    fill(stream, stored)
+    fill(js, stored)
     sub = nc.jetstream().pull_subscribe("s.x", "d")
     nc.flush()
     start = len(proxy.captured[0].to_server)
@@ -256,18 +250,18 @@ def test_wire_of_a_fetch_on_a_filled_stream(
     sub.unsubscribe()
 
 
-def test_wire_of_single_fetches(proxied: tuple[FaultProxy, Connection], stream: JetStream) -> None:
+def test_wire_of_single_fetches(proxied: tuple[FaultProxy, Connection], js: JetStream) -> None:
     """A single fetch: a no-wait pull over the wildcard inbox; only if that finds nothing an inbox of its own."""
     proxy, nc = proxied
-    fill(stream, 2)
+    fill(js, 2)
     sub = nc.jetstream().pull_subscribe("s.x", "d")
     nc.flush()
     inbox = re.findall(rb"SUB (_INBOX\S+)\.\* \d+\r\n", proxy.captured[0].to_server)[-1]
     start = len(proxy.captured[0].to_server)
     assert numbers(sub.fetch() + sub.fetch()) == [0, 1]
     fetch = InThread(sub.fetch)
-    eventually(lambda: stream.get_consumer("S", "d").info.num_waiting == 1)
-    fill(stream, 1, first=2)
+    eventually(lambda: js.get_consumer("S", "d").info.num_waiting == 1)
+    fill(js, 1, first=2)
     assert numbers(fetch.result()) == [2]
     assert proxy.captured[0].to_server[start:].count(inbox + b".") == 3
     assert wire_of(proxy, nc, start) == (
@@ -287,14 +281,14 @@ def test_wire_of_single_fetches(proxied: tuple[FaultProxy, Connection], stream: 
 
 @pytest.mark.parametrize(("timeout", "expires"), [(5.0, 4_900_000_000), (1.0, 900_000_000), (0.5, 450_000_000)])
 def test_expires_lies_before_the_timeout(
-    nats_server: LocalServer, nc: Connection, stream: JetStream, timeout: float, expires: int
+    nats_server: LocalServer, nc: Connection, js: JetStream, timeout: float, expires: int
 ) -> None:
     """100 ms before it, or a tenth of it when it is shorter than a second."""
-    with Observer(nats_server.url) as observer, stream.pull_subscribe("s.x", "d") as sub:
+    with Observer(nats_server.url) as observer, js.pull_subscribe("s.x", "d") as sub:
         started = time.monotonic()
         fetch = InThread(sub.fetch, 2, timeout=timeout)
         pulls = observer.wait_for_pulls(2)
-        fill(stream, 2)
+        fill(js, 2)
         fetch.error()
         # What a first pull that is answered late has used up is taken off: on a busy machine at most this.
         margin = timeout - expires / 1e9
@@ -307,9 +301,9 @@ def test_expires_lies_before_the_timeout(
 # --- what fetch raises -------------------------------------------------------------------------------------
 
 
-def test_fetch_over_the_limit_of_the_consumer_raises(stream: JetStream) -> None:
+def test_fetch_over_the_limit_of_the_consumer_raises(js: JetStream) -> None:
     """A refusal of the server's is raised with its text."""
-    with stream.pull_subscribe("s.x", "d", config={"max_batch": 3}) as sub:
+    with js.pull_subscribe("s.x", "d", config={"max_batch": 3}) as sub:
         with pytest.raises(PullError, match="MaxRequestBatch") as caught:
             sub.fetch(5)
         assert caught.value.code == 409
@@ -318,20 +312,20 @@ def test_fetch_over_the_limit_of_the_consumer_raises(stream: JetStream) -> None:
 
 
 @pytest.mark.parametrize("batch", [1, 5])
-def test_fetch_from_a_consumer_deleted_meanwhile(stream: JetStream, batch: int) -> None:
+def test_fetch_from_a_consumer_deleted_meanwhile(js: JetStream, batch: int) -> None:
     """A fetch under way ends at once when its consumer is deleted."""
-    sub = stream.pull_subscribe("s.x", "d")
+    sub = js.pull_subscribe("s.x", "d")
     fetch = InThread(sub.fetch, batch, timeout=10.0)
-    eventually(lambda: stream.get_consumer("S", "d").info.num_waiting == 1)
-    stream.delete_consumer("S", "d")
+    eventually(lambda: js.get_consumer("S", "d").info.num_waiting == 1)
+    js.delete_consumer("S", "d")
     assert isinstance(fetch.error(2.0), ConsumerDeletedError)
 
 
 @pytest.mark.parametrize("batch", [1, 5])
-def test_fetch_from_a_consumer_that_does_not_exist(nc: Connection, stream: JetStream, batch: int) -> None:
+def test_fetch_from_a_consumer_that_does_not_exist(nc: Connection, js: JetStream, batch: int) -> None:
     """No such consumer: 503 from server 2.10.26 on, silence before."""
     kind = NoRespondersError if server_version(nc) >= (2, 10, 26) else TimeoutError
-    sub = stream.pull_subscribe(stream="S", consumer="nowhere")
+    sub = js.pull_subscribe(stream="S", consumer="nowhere")
     with pytest.raises(kind):
         sub.fetch(batch, timeout=0.5)
     sub.unsubscribe()
@@ -339,16 +333,18 @@ def test_fetch_from_a_consumer_that_does_not_exist(nc: Connection, stream: JetSt
 
 @pytest.mark.parametrize("batch", [1, 5])
 def test_fetch_ends_when_the_connection_is_lost(
-    proxied: tuple[FaultProxy, Connection], stream: JetStream, batch: int
+    proxied: tuple[FaultProxy, Connection], js: JetStream, batch: int
 ) -> None:
     """A fetch does not sit out its timeout when the connection breaks, and the next one works."""
     proxy, nc = proxied
     sub = nc.jetstream().pull_subscribe("s.x", "d")
     fetch = InThread(sub.fetch, batch, timeout=10.0)
-    eventually(lambda: stream.get_consumer("S", "d").info.num_waiting == 1)
+    eventually(lambda: js.get_consumer("S", "d").info.num_waiting == 1)
     proxy.cut()
     assert isinstance(fetch.error(2.0), ConnectionLostError)
-    fill(stream, batch)
+    # Until the server has noticed the end of the old connection, it serves the pull that was sent there.
+    eventually(lambda: js.get_consumer("S", "d").info.num_waiting == 0)
+    fill(js, batch)
     eventually(lambda: nc.is_connected)
     assert numbers(sub.fetch(batch)) == list(range(batch))
     sub.unsubscribe()
@@ -356,12 +352,12 @@ def test_fetch_ends_when_the_connection_is_lost(
 
 @pytest.mark.parametrize("batch", [1, 5])
 def test_fetch_of_a_silent_server_ends_at_its_timeout(
-    proxied: tuple[FaultProxy, Connection], nats_server: LocalServer, stream: JetStream, batch: int
+    proxied: tuple[FaultProxy, Connection], nats_server: LocalServer, js: JetStream, batch: int
 ) -> None:
     """Whatever the server does, a fetch ends; what it asked for is not delivered to a later one by mistake."""
     proxy, nc = proxied
     sub = nc.jetstream().pull_subscribe("s.x", "d", config={"ack_wait": 0.5})
-    fill(stream, batch)
+    fill(js, batch)
     proxy.black_hole("to_client")
     started = time.monotonic()
     with pytest.raises(TimeoutError):
@@ -375,9 +371,7 @@ def test_fetch_of_a_silent_server_ends_at_its_timeout(
     sub.unsubscribe()
 
 
-def test_late_answer_to_a_single_fetch_is_nobodys(
-    proxied: tuple[FaultProxy, Connection], stream: JetStream
-) -> None:
+def test_late_reply_to_a_single_fetch_is_discarded(proxied: tuple[FaultProxy, Connection], js: JetStream) -> None:
     """The 404 of a single fetch that was given up comes too late, and is not taken for the next one's answer."""
     proxy, nc = proxied
     sub = nc.jetstream().pull_subscribe("s.x", "d")
@@ -386,7 +380,7 @@ def test_late_answer_to_a_single_fetch_is_nobodys(
         sub.fetch(1, timeout=0.2)
     proxy.heal()
     nc.flush()
-    fill(stream, 1)
+    fill(js, 1)
     assert numbers(sub.fetch(1)) == [0]
     sub.unsubscribe()
 
@@ -412,35 +406,31 @@ def test_denied_pull_fails_at_once(batch: int) -> None:
 
 
 @pytest.mark.parametrize("batch", [0, -1, True, 1.5, "5"])
-def test_fetch_of_a_bad_batch(stream: JetStream, batch: Any) -> None:
+def test_fetch_of_a_bad_batch(js: JetStream, batch: Any) -> None:
     """A batch must be a positive int."""
-    with stream.pull_subscribe("s.x", "d") as sub:
+    with js.pull_subscribe("s.x", "d") as sub:
         with pytest.raises(ValueError, match="batch"):
             sub.fetch(batch)
 
 
-def test_fetch_without_a_timeout_is_refused(stream: JetStream) -> None:
+def test_fetch_without_a_timeout_is_refused(js: JetStream) -> None:
     """A fetch has a timeout, and more than none of it."""
-    with stream.pull_subscribe("s.x", "d") as sub:
+    with js.pull_subscribe("s.x", "d") as sub:
         with pytest.raises(ValueError, match="timeout"):
             sub.fetch(1, timeout=0)
 
 
-class Interrupted(Exception):
-    """What the signal handler raises."""
-
-
 @pytest.mark.parametrize("batch", [1, 5])
 def test_signal_in_a_fetch_removes_its_interest(
-    nats_server: LocalServer, nc: Connection, stream: JetStream, batch: int
+    nats_server: LocalServer, nc: Connection, js: JetStream, batch: int
 ) -> None:
     """An exception of a signal handler's leaves no subscription behind, and the next fetch works."""
-    sub = stream.pull_subscribe("s.x", "d")
+    sub = js.pull_subscribe("s.x", "d")
     before = subscriptions(nats_server, nc)
     with pytest.raises(Interrupted), interrupted_after(0.2, Interrupted):
         sub.fetch(batch, timeout=5.0)
     assert subscriptions(nats_server, nc) == before
-    fill(stream, batch)
+    fill(js, batch)
     assert numbers(sub.fetch(batch)) == list(range(batch))
     sub.unsubscribe()
 
@@ -448,35 +438,35 @@ def test_signal_in_a_fetch_removes_its_interest(
 # --- life --------------------------------------------------------------------------------------------------
 
 
-def test_unsubscribe_deletes_only_what_it_created(stream: JetStream) -> None:
+def test_unsubscribe_deletes_only_what_it_created(js: JetStream) -> None:
     """A consumer it created goes with the subscription, one it found stays; a fetch after that is an error."""
-    created = stream.pull_subscribe("s.x", "made")
-    found = stream.pull_subscribe("s.x", "made")
-    stream.create_consumer("S", durable_name="there")
-    bound = stream.pull_subscribe(stream="S", consumer="there")
+    created = js.pull_subscribe("s.x", "made")
+    found = js.pull_subscribe("s.x", "made")
+    js.create_consumer("S", durable_name="there")
+    bound = js.pull_subscribe(stream="S", consumer="there")
     found.unsubscribe()
     bound.unsubscribe()
-    assert sorted(stream.get_stream("S").consumer_names()) == ["made", "there"]
+    assert sorted(js.get_stream("S").consumer_names()) == ["made", "there"]
     created.unsubscribe()
     created.unsubscribe()
-    assert sorted(stream.get_stream("S").consumer_names()) == ["there"]
+    assert sorted(js.get_stream("S").consumer_names()) == ["there"]
     with pytest.raises(SubscriptionClosedError):
         created.fetch()
 
 
-def test_ephemeral_pull_subscription(stream: JetStream) -> None:
+def test_ephemeral_pull_subscription(js: JetStream) -> None:
     """Without a durable an ephemeral consumer is created, and deleted in the end."""
-    fill(stream, 1)
-    with stream.pull_subscribe("s.x") as sub:
+    fill(js, 1)
+    with js.pull_subscribe("s.x") as sub:
         assert numbers(sub.fetch()) == [0]
         assert sub.consumer_info().config.durable_name is None
-    assert list(stream.get_stream("S").consumer_names()) == []
+    assert list(js.get_stream("S").consumer_names()) == []
 
 
-def test_unsubscribe_raises_when_the_deletion_fails(stream: JetStream) -> None:
+def test_unsubscribe_raises_when_the_deletion_fails(js: JetStream) -> None:
     """A deletion that fails is raised."""
-    sub = stream.pull_subscribe("s.x", "d")
-    stream.delete_consumer("S", "d")
+    sub = js.pull_subscribe("s.x", "d")
+    js.delete_consumer("S", "d")
     with pytest.raises(NatsError, match="not found"):
         sub.unsubscribe()
 
@@ -496,11 +486,11 @@ def test_created_consumer_has_no_deliver_subject(proxied: tuple[FaultProxy, Conn
     sub.unsubscribe()
 
 
-def test_fetch_starts_no_thread(stream: JetStream) -> None:
+def test_fetch_starts_no_thread(js: JetStream) -> None:
     """A pull subscription works in its caller's thread alone."""
-    fill(stream, 5)
+    fill(js, 5)
     before = set(threading.enumerate())
-    with stream.pull_subscribe("s.x", "d") as sub:
+    with js.pull_subscribe("s.x", "d") as sub:
         sub.fetch(2)
         sub.fetch(1)
         assert set(threading.enumerate()) <= before

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from jetstream_sync import Connection, ConsumerConfig, JetStream
+from jetstream_sync import Connection, ConsumerConfig, JetStream, Stream
 from jetstream_sync.api.consumer_api import ConsumerApi
 from jetstream_sync.errors import (
     BadSubjectError,
@@ -27,13 +27,12 @@ def footprint(server: LocalServer, js: JetStream) -> tuple[int, list[str]]:
     return server.monitor("/subsz")["num_subscriptions"], sorted(js.get_stream("S").consumer_names())
 
 
-@pytest.fixture
-def stream(js: JetStream) -> JetStream:
-    js.create_stream(name="S", subjects=["s.>"])
+@pytest.fixture(autouse=True)
+def streams(js: JetStream, stream: Stream) -> None:
+    """S with one message, and two streams for the subjects `t.*`."""
     js.create_stream(name="T1", subjects=["t.one"])
     js.create_stream(name="T2", subjects=["t.two"])
     js.publish("s.a", b"1")
-    return js
 
 
 # --- rejected before anything is sent -----------------------------------------------------------------
@@ -151,16 +150,16 @@ REJECTIONS = [
 
 @pytest.mark.parametrize("row", REJECTIONS, ids=lambda row: row.name.replace(" ", "_"))
 def test_rejection_before_anything_is_sent(
-    row: Rejection, nats_server: LocalServer, nc: Connection, stream: JetStream
+    row: Rejection, nats_server: LocalServer, nc: Connection, js: JetStream
 ) -> None:
     """What cannot work is refused with an error that names it, and not one message is sent for it."""
-    before = footprint(nats_server, stream)
+    before = footprint(nats_server, js)
     sent = nc.stats.out_msgs
     with pytest.raises(row.kind, match=row.words) as caught:
-        (stream.pull_subscribe if row.pull else stream.subscribe)(**row.arguments)
+        (js.pull_subscribe if row.pull else js.subscribe)(**row.arguments)
     assert getattr(caught.value, "field", "") == row.named
     assert nc.stats.out_msgs == sent
-    assert footprint(nats_server, stream) == before
+    assert footprint(nats_server, js) == before
 
 
 # --- streams and consumers that are not there -----------------------------------------------------------
@@ -187,21 +186,21 @@ def test_subscribe_to_what_is_not_there(
     kind: type[NatsError],
     words: str,
     nats_server: LocalServer,
-    stream: JetStream,
+    js: JetStream,
 ) -> None:
     """A look-up or creation that fails is an error, and leaves neither a consumer nor a subscription behind."""
-    before = footprint(nats_server, stream)
+    before = footprint(nats_server, js)
     with pytest.raises(kind, match=words or None):
-        stream.subscribe(**arguments)
-    eventually(lambda: footprint(nats_server, stream) == before, message="nothing is left behind")
+        js.subscribe(**arguments)
+    eventually(lambda: footprint(nats_server, js) == before, message="nothing is left behind")
 
 
-def test_pull_subscribe_to_a_consumer_that_cannot_be_found(stream: JetStream) -> None:
+def test_pull_subscribe_to_a_consumer_that_cannot_be_found(js: JetStream) -> None:
     """For a pull subscription a failed look-up of the consumer to bind to is no error; the fetch fails then."""
-    with stream.pull_subscribe(stream="S", consumer="nowhere") as sub:
+    with js.pull_subscribe(stream="S", consumer="nowhere") as sub:
         with pytest.raises(NatsError):
             sub.fetch(1, timeout=0.5)
-    assert list(stream.get_stream("S").consumer_names()) == []
+    assert list(js.get_stream("S").consumer_names()) == []
 
 
 # --- an existing consumer ------------------------------------------------------------------------------
@@ -320,18 +319,18 @@ CHECKS = [
 
 @pytest.mark.parametrize("row", CHECKS, ids=lambda row: row.name.replace(" ", "_"))
 def test_check_of_an_existing_consumer(
-    row: Check, nats_server: LocalServer, nc: Connection, stream: JetStream
+    row: Check, nats_server: LocalServer, nc: Connection, js: JetStream
 ) -> None:
     """A consumer that does not fit is refused with an error that names why; everything stays as it is."""
-    stream.create_consumer("S", durable_name="C", **row.consumer)
+    js.create_consumer("S", durable_name="C", **row.consumer)
     if row.bound:
         nc.subscribe("deliver.c", queue=row.consumer.get("deliver_group"))
-        eventually(lambda: stream.get_consumer("S", "C").info.push_bound)
-    before = footprint(nats_server, stream)
+        eventually(lambda: js.get_consumer("S", "C").info.push_bound)
+    before = footprint(nats_server, js)
     with pytest.raises(ConsumerConfigError, match=row.words) as caught:
-        (stream.pull_subscribe if row.pull else stream.subscribe)(**row.arguments)
+        (js.pull_subscribe if row.pull else js.subscribe)(**row.arguments)
     assert caught.value.field == row.named
-    assert footprint(nats_server, stream) == before
+    assert footprint(nats_server, js) == before
 
 
 # --- the race ------------------------------------------------------------------------------------------
@@ -358,18 +357,18 @@ def after_look_up(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[], Non
 
 
 def test_already_exists_race_uses_the_consumer_that_was_faster(
-    nats_server: LocalServer, stream: JetStream, after_look_up: Callable[[Callable[[], None]], None]
+    nats_server: LocalServer, js: JetStream, after_look_up: Callable[[Callable[[], None]], None]
 ) -> None:
     """A consumer created since the look-up is checked and used, on its deliver subject, and not deleted."""
 
     def create() -> None:
-        stream.create_consumer(
+        js.create_consumer(
             "S", durable_name="q", filter_subject="s.a", deliver_subject="other.inbox", deliver_group="q"
         )
 
-    before = footprint(nats_server, stream)[0]
+    before = footprint(nats_server, js)[0]
     after_look_up(create)
-    sub = stream.subscribe("s.a", queue="q")
+    sub = js.subscribe("s.a", queue="q")
     assert sub.subject == "other.inbox"
     assert sub.next_msg(2.0).data == b"1"
     subjects = [
@@ -377,24 +376,24 @@ def test_already_exists_race_uses_the_consumer_that_was_faster(
     ]
     assert subjects.count("other.inbox") == 1
     sub.unsubscribe()
-    assert list(stream.get_stream("S").consumer_names()) == ["q"]
-    stream.delete_consumer("S", "q")
-    eventually(lambda: footprint(nats_server, stream)[0] == before, message="the first subscription is gone, too")
+    assert list(js.get_stream("S").consumer_names()) == ["q"]
+    js.delete_consumer("S", "q")
+    eventually(lambda: footprint(nats_server, js)[0] == before, message="the first subscription is gone, too")
 
 
 def test_already_exists_race_runs_the_same_checks(
-    nats_server: LocalServer, stream: JetStream, after_look_up: Callable[[Callable[[], None]], None]
+    nats_server: LocalServer, js: JetStream, after_look_up: Callable[[Callable[[], None]], None]
 ) -> None:
     """A consumer created since the look-up that does not fit is refused, and no subscription is left behind."""
 
     def create() -> None:
-        stream.create_consumer("S", durable_name="d", filter_subject="s.b", deliver_subject="other.inbox")
+        js.create_consumer("S", durable_name="d", filter_subject="s.b", deliver_subject="other.inbox")
 
     after_look_up(create)
-    before = footprint(nats_server, stream)[0]
+    before = footprint(nats_server, js)[0]
     with pytest.raises(ConsumerConfigError) as caught:
-        stream.subscribe("s.a", durable="d")
+        js.subscribe("s.a", durable="d")
     assert caught.value.field == "filter_subject"
-    assert list(stream.get_stream("S").consumer_names()) == ["d"]
-    stream.delete_consumer("S", "d")
-    eventually(lambda: footprint(nats_server, stream)[0] == before, message="no subscription is left behind")
+    assert list(js.get_stream("S").consumer_names()) == ["d"]
+    js.delete_consumer("S", "d")
+    eventually(lambda: footprint(nats_server, js)[0] == before, message="no subscription is left behind")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
 
 import pytest
 
@@ -17,55 +16,43 @@ from jetstream_sync.errors import (
 )
 from jetstream_sync.testing import LocalServer
 from tests.support.eventually import eventually
-from tests.support.observer import fill
-from tests.support.push import Collector, consumers
+from tests.support.observer import consumers, fill
+from tests.support.push import Collector
 from tests.support.watchdog import InThread, under_watchdog
 
-
-@pytest.fixture
-def stream(js: JetStream) -> JetStream:
-    js.create_stream(name="S", subjects=["s.>"])
-    return js
-
-
-@pytest.fixture
-def reported(nats_server: LocalServer) -> Iterator[tuple[Connection, list[Exception]]]:
-    """A connection, and what its error callback was told."""
-    errors: list[Exception] = []
-    with jetstream_sync.connect(nats_server.url, error_cb=errors.append) as nc:
-        yield nc, errors
+pytestmark = pytest.mark.usefixtures("stream")
 
 
 @pytest.mark.parametrize("durable", [None, "d"])
-def test_unsubscribe_deletes_the_consumer_it_created(stream: JetStream, durable: str | None) -> None:
+def test_unsubscribe_deletes_the_consumer_it_created(js: JetStream, durable: str | None) -> None:
     """unsubscribe() deletes what the subscription created, durable or not. A second call does nothing."""
-    sub = stream.subscribe("s.>", durable=durable)
-    assert len(consumers(stream)) == 1
+    sub = js.subscribe("s.>", durable=durable)
+    assert len(consumers(js)) == 1
     sub.unsubscribe()
-    assert consumers(stream) == []
+    assert consumers(js) == []
     sub.unsubscribe()
 
 
-def test_unsubscribe_raises_when_the_deletion_fails(stream: JetStream) -> None:
+def test_unsubscribe_raises_when_the_deletion_fails(js: JetStream) -> None:
     """A deletion that fails is raised; the subscription itself has ended."""
-    sub = stream.subscribe("s.>", durable="d")
-    stream.delete_consumer("S", "d")
+    sub = js.subscribe("s.>", durable="d")
+    js.delete_consumer("S", "d")
     with pytest.raises(ConsumerNotFoundError):
         sub.unsubscribe()
     with pytest.raises(SubscriptionClosedError):
         sub.next_msg(0.1)
 
 
-def test_unsubscribe_has_no_limit(stream: JetStream) -> None:
+def test_unsubscribe_has_no_limit(js: JetStream) -> None:
     """A limit would count statuses: it is refused."""
-    with stream.subscribe("s.>") as sub:
+    with js.subscribe("s.>") as sub:
         with pytest.raises(ValueError, match="limit"):
             sub.unsubscribe(5)
 
 
-def test_drain_handles_what_has_arrived_then_deletes(stream: JetStream) -> None:
+def test_drain_handles_what_has_arrived_then_deletes(js: JetStream) -> None:
     """drain() with a callback blocks until everything received is handled and acked, then the consumer is gone."""
-    fill(stream, 30)
+    fill(js, 30)
     handled: list[int] = []
     started = threading.Event()
 
@@ -74,49 +61,47 @@ def test_drain_handles_what_has_arrived_then_deletes(stream: JetStream) -> None:
         handled.append(int(message.data))
         threading.Event().wait(0.005)
 
-    sub = stream.subscribe("s.>", cb=handle)
+    sub = js.subscribe("s.>", cb=handle)
     assert started.wait(5)
     eventually(lambda: sub.pending_msgs + len(handled) >= 29)
     sub.drain()
     assert handled == list(range(30))
-    assert consumers(stream) == []
+    assert consumers(js) == []
 
 
-def test_drain_without_callback_deletes_when_all_was_taken(stream: JetStream) -> None:
+def test_drain_without_callback_deletes_when_all_was_taken(js: JetStream) -> None:
     """What has arrived can be taken and acknowledged after drain(); the consumer goes when there is no more."""
-    fill(stream, 5)
-    sub = stream.subscribe("s.>", durable="d")
+    fill(js, 5)
+    sub = js.subscribe("s.>", durable="d")
     eventually(lambda: sub.pending_msgs == 5)
     sub.drain()
-    assert consumers(stream) == ["d"]
+    assert consumers(js) == ["d"]
     for message in sub:
         message.ack_sync()
     assert sub.delivered == 5
-    assert consumers(stream) == []
+    assert consumers(js) == []
 
 
-def test_drain_without_callback_and_messages_deletes_at_once(stream: JetStream) -> None:
+def test_drain_without_callback_and_messages_deletes_at_once(js: JetStream) -> None:
     """Nothing is left to be taken: drain() itself deletes the consumer."""
-    sub = stream.subscribe("s.>")
+    sub = js.subscribe("s.>")
     sub.drain()
-    assert consumers(stream) == []
+    assert consumers(js) == []
 
 
-def test_drain_reports_a_deletion_that_fails(
-    reported: tuple[Connection, list[Exception]], stream: JetStream
-) -> None:
+def test_drain_reports_a_deletion_that_fails(reported: tuple[Connection, list[Exception]], js: JetStream) -> None:
     """After a drain the failure to delete goes to the error callback, not to the caller."""
     nc, errors = reported
     sub = nc.jetstream().subscribe("s.>", durable="d", cb=print)
-    stream.delete_consumer("S", "d")
+    js.delete_consumer("S", "d")
     sub.drain()
     eventually(lambda: errors)
     assert [type(error) for error in errors] == [ConsumerNotFoundError]
 
 
-def test_drain_from_the_callback_finishes_what_is_buffered(stream: JetStream) -> None:
+def test_drain_from_the_callback_finishes_what_is_buffered(js: JetStream) -> None:
     """drain() in the callback returns, the rest is handled after it, and then the consumer is deleted."""
-    fill(stream, 10)
+    fill(js, 10)
     handled: list[int] = []
     subs: list[PushSubscription] = []
     ready = threading.Event()
@@ -128,15 +113,15 @@ def test_drain_from_the_callback_finishes_what_is_buffered(stream: JetStream) ->
             subs[0].drain()
         handled.append(int(message.data))
 
-    subs.append(stream.subscribe("s.>", cb=handle))
+    subs.append(js.subscribe("s.>", cb=handle))
     ready.set()
-    eventually(lambda: consumers(stream) == [])
+    eventually(lambda: consumers(js) == [])
     assert handled == list(range(10))
 
 
-def test_unsubscribe_from_the_callback_ends_it(stream: JetStream) -> None:
+def test_unsubscribe_from_the_callback_ends_it(js: JetStream) -> None:
     """unsubscribe() in the callback works: no further message is handled, and the consumer is deleted."""
-    fill(stream, 10)
+    fill(js, 10)
     handled: list[int] = []
     subs: list[PushSubscription] = []
     ready = threading.Event()
@@ -146,27 +131,27 @@ def test_unsubscribe_from_the_callback_ends_it(stream: JetStream) -> None:
         handled.append(int(message.data))
         subs[0].unsubscribe()
 
-    subs.append(stream.subscribe("s.>", cb=handle))
+    subs.append(js.subscribe("s.>", cb=handle))
     ready.set()
-    eventually(lambda: consumers(stream) == [])
+    eventually(lambda: consumers(js) == [])
     assert handled == [0]
 
 
-def test_leaving_the_block_unsubscribes(stream: JetStream) -> None:
+def test_leaving_the_block_unsubscribes(js: JetStream) -> None:
     """`with` deletes what was created, also when an exception is on its way, which it does not replace."""
     with pytest.raises(RuntimeError, match="mine"):
-        with stream.subscribe("s.>", durable="d") as sub:
-            stream.delete_consumer("S", sub.consumer_name)
+        with js.subscribe("s.>", durable="d") as sub:
+            js.delete_consumer("S", sub.consumer_name)
             raise RuntimeError("mine")
-    with stream.subscribe("s.>"):
+    with js.subscribe("s.>"):
         pass
-    assert consumers(stream) == []
+    assert consumers(js) == []
 
 
 @pytest.mark.parametrize("how", ["close", "drain"])
-def test_end_of_the_connection_deletes_nothing(nats_server: LocalServer, stream: JetStream, how: str) -> None:
+def test_end_of_the_connection_deletes_nothing(nats_server: LocalServer, js: JetStream, how: str) -> None:
     """The end of the connection ends the subscription, a drain with all received handled; nothing is deleted."""
-    fill(stream, 20)
+    fill(js, 20)
     nc = jetstream_sync.connect(nats_server.url)
     handled = Collector()
     sub = nc.jetstream().subscribe("s.>", durable="d", cb=handled, idle_heartbeat=5.0)
@@ -174,12 +159,12 @@ def test_end_of_the_connection_deletes_nothing(nats_server: LocalServer, stream:
     under_watchdog(nc.drain if how == "drain" else nc.close)
     if how == "drain":
         assert handled.wait(20) == list(range(20))
-    assert consumers(stream) == ["d"]
+    assert consumers(js) == ["d"]
     with pytest.raises(ConnectionClosedError):
         sub.unsubscribe()
 
 
-def test_iteration_ends_with_the_connection(nats_server: LocalServer, stream: JetStream) -> None:
+def test_iteration_ends_with_the_connection(nats_server: LocalServer, js: JetStream) -> None:
     """A loop over a push subscription ends when the user closes the connection."""
     nc = jetstream_sync.connect(nats_server.url)
     sub = nc.jetstream().subscribe("s.>")

@@ -314,7 +314,7 @@ def test_ordered_loss_shown_by_a_heartbeat_recreates_the_consumer(played: Played
 
 
 def test_ordered_after_a_reconnect_drops_what_the_old_consumer_sent(played: Played) -> None:
-    """A reconnect replaces the consumer at once; what nobody took of the old one comes from the new one."""
+    """A reconnect replaces the consumer at once; messages of the old one that were not taken come again."""
     peer, js, _ = played
     sub = js.subscribe("s.x", ordered_consumer=True)
     for number in (1, 2):
@@ -335,7 +335,7 @@ def test_ordered_after_a_reconnect_drops_what_the_old_consumer_sent(played: Play
 
 
 def test_flow_control_is_answered_when_the_user_gets_there(played: Played) -> None:
-    """The answer is sent when everything before the request has been taken: not on arrival, and not by nobody."""
+    """The reply is sent when all messages before the request have been taken, not when the request arrives."""
     peer, js, _ = played
     sub = js.subscribe("s.x", idle_heartbeat=5.0, flow_control=True)
     peer.message(sub, 1)
@@ -474,7 +474,7 @@ def test_error_status_raises_and_the_subscription_goes_on(
 
 
 def test_error_status_is_reported_where_there_is_a_callback(played: Played) -> None:
-    """There is nobody to raise it to: the error callback is told, and the next message is handled."""
+    """With a callback no call can raise the error: it is reported to error_cb, and the next message is handled."""
     peer, js, errors = played
     handled: list[int] = []
     sub = js.subscribe("s.x", cb=lambda message: handled.append(int(message.data)))

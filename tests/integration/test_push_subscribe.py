@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 import threading
-from collections.abc import Iterator
 
 import pytest
 
@@ -19,32 +18,20 @@ from jetstream_sync.errors import (
 )
 from jetstream_sync.testing import FaultProxy, LocalServer
 from tests.support.eventually import eventually
-from tests.support.observer import Observer, fill
-from tests.support.push import Collector, consumers, take
+from tests.support.observer import Observer, consumers, fill
+from tests.support.push import Collector, take
 from tests.support.watchdog import InThread
 
-
-@pytest.fixture
-def stream(js: JetStream) -> JetStream:
-    js.create_stream(name="S", subjects=["s.>"])
-    return js
-
-
-@pytest.fixture
-def reported(nats_server: LocalServer) -> Iterator[tuple[Connection, list[Exception]]]:
-    """A connection, and what its error callback was told."""
-    errors: list[Exception] = []
-    with jetstream_sync.connect(nats_server.url, error_cb=errors.append) as nc:
-        yield nc, errors
+pytestmark = pytest.mark.usefixtures("stream")
 
 
 # --- taking messages ----------------------------------------------------------------------------------
 
 
-def test_next_msg_gives_messages_in_order_then_times_out(stream: JetStream) -> None:
+def test_next_msg_gives_messages_in_order_then_times_out(js: JetStream) -> None:
     """The synchronous form hands out what there is, one by one, and raises TimeoutError when there is no more."""
-    fill(stream, 10)
-    sub = stream.subscribe("s.>")
+    fill(js, 10)
+    sub = js.subscribe("s.>")
     assert take(sub, 10) == list(range(10))
     with pytest.raises(TimeoutError):
         sub.next_msg(0.05)
@@ -52,10 +39,10 @@ def test_next_msg_gives_messages_in_order_then_times_out(stream: JetStream) -> N
     sub.unsubscribe()
 
 
-def test_iteration_ends_after_unsubscribe_from_another_thread(stream: JetStream) -> None:
+def test_iteration_ends_after_unsubscribe_from_another_thread(js: JetStream) -> None:
     """A loop over the subscription ends when it is unsubscribed, without an error."""
-    fill(stream, 3)
-    sub = stream.subscribe("s.>")
+    fill(js, 3)
+    sub = js.subscribe("s.>")
     loop = InThread(lambda: [message.ack() for message in sub])
     eventually(lambda: sub.delivered == 3)
     sub.unsubscribe()
@@ -64,10 +51,10 @@ def test_iteration_ends_after_unsubscribe_from_another_thread(stream: JetStream)
         sub.next_msg(0.1)
 
 
-def test_explicit_acks_reach_the_consumer(stream: JetStream) -> None:
+def test_explicit_acks_reach_the_consumer(js: JetStream) -> None:
     """Messages are acknowledged like those of any consumer; the ack policy is explicit unless another is given."""
-    fill(stream, 5)
-    with stream.subscribe("s.>", durable="d") as sub:
+    fill(js, 5)
+    with js.subscribe("s.>", durable="d") as sub:
         for message in [sub.next_msg() for _ in range(5)]:
             message.ack_sync()
         info = sub.consumer_info()
@@ -75,14 +62,12 @@ def test_explicit_acks_reach_the_consumer(stream: JetStream) -> None:
         assert (info.num_ack_pending, info.ack_floor.stream_seq) == (0, 5)
 
 
-def test_acks_are_not_sent_with_ack_policy_none(
-    nats_server: LocalServer, nc: Connection, stream: JetStream
-) -> None:
+def test_acks_are_not_sent_with_ack_policy_none(nats_server: LocalServer, nc: Connection, js: JetStream) -> None:
     """With ack policy none acks are ignored: by the user, and by the library behind a callback."""
-    fill(stream, 3)
+    fill(js, 3)
     with Observer(nats_server.url) as observer:
         handled = Collector()
-        with stream.subscribe("s.>", cb=handled, config={"ack_policy": "none"}):
+        with js.subscribe("s.>", cb=handled, config={"ack_policy": "none"}):
             handled.wait(3)
             handled.messages[0].ack()
         observer.settle(nc)
@@ -90,11 +75,11 @@ def test_acks_are_not_sent_with_ack_policy_none(
 
 
 def test_several_threads_share_a_subscription_without_false_gaps(
-    reported: tuple[Connection, list[Exception]], stream: JetStream
+    reported: tuple[Connection, list[Exception]], js: JetStream
 ) -> None:
     """Threads that take from one subscription get every message once; their order makes no gap."""
     nc, errors = reported
-    fill(stream, 400)
+    fill(js, 400)
     sub = nc.jetstream().subscribe("s.>", config={"ack_policy": "none"})
     seen: list[int] = []
 
@@ -111,28 +96,28 @@ def test_several_threads_share_a_subscription_without_false_gaps(
     assert errors == []
 
 
-def test_next_msg_times_out_while_another_thread_waits(stream: JetStream) -> None:
+def test_next_msg_times_out_while_another_thread_waits(js: JetStream) -> None:
     """A timeout holds though another thread has been waiting for longer, and for ever."""
-    sub = stream.subscribe("s.>")
+    sub = js.subscribe("s.>")
     other = InThread(sub.next_msg, None)
     assert isinstance(InThread(sub.next_msg, 0.2).error(2.0), TimeoutError)
     sub.unsubscribe()
     assert isinstance(other.error(), SubscriptionClosedError)
 
 
-def test_message_with_a_status_header_is_the_users(stream: JetStream) -> None:
+def test_message_with_a_status_header_is_the_users(js: JetStream) -> None:
     """A stored message that looks like a status to a careless reader reaches the user."""
-    stream.publish("s.x", b"", headers={"Status": "409", "Description": "Consumer Deleted"})
-    with stream.subscribe("s.>") as sub:
+    js.publish("s.x", b"", headers={"Status": "409", "Description": "Consumer Deleted"})
+    with js.subscribe("s.>") as sub:
         message = sub.next_msg()
         assert message.headers is not None
         assert message.headers["Status"] == "409"
         message.ack_sync()
 
 
-def test_message_published_to_the_deliver_subject_by_somebody_else(nc: Connection, stream: JetStream) -> None:
+def test_message_published_to_the_deliver_subject_by_another_client(nc: Connection, js: JetStream) -> None:
     """What did not come from the consumer is handed out, but it has no metadata and cannot be acknowledged."""
-    with stream.subscribe("s.>", config={"deliver_subject": "deliver.here"}) as sub:
+    with js.subscribe("s.>", config={"deliver_subject": "deliver.here"}) as sub:
         nc.publish("deliver.here", b"hello")
         message = sub.next_msg()
         assert message.data == b"hello"
@@ -143,9 +128,9 @@ def test_message_published_to_the_deliver_subject_by_somebody_else(nc: Connectio
 # --- callbacks ----------------------------------------------------------------------------------------
 
 
-def test_callback_acks_after_it_returns(nats_server: LocalServer, nc: Connection, stream: JetStream) -> None:
+def test_callback_acks_after_it_returns(nats_server: LocalServer, nc: Connection, js: JetStream) -> None:
     """Each message is acked once, and not before its callback has returned."""
-    fill(stream, 3)
+    fill(js, 3)
     entered, may_return = threading.Event(), threading.Event()
 
     def handle(message: JetStreamMessage) -> None:
@@ -153,7 +138,7 @@ def test_callback_acks_after_it_returns(nats_server: LocalServer, nc: Connection
         may_return.wait(5)
 
     with Observer(nats_server.url) as observer:
-        sub = stream.subscribe("s.>", durable="d", cb=handle)
+        sub = js.subscribe("s.>", durable="d", cb=handle)
         assert entered.wait(5)
         observer.settle(nc)
         assert observer.acks == []
@@ -165,11 +150,11 @@ def test_callback_acks_after_it_returns(nats_server: LocalServer, nc: Connection
 
 
 def test_callback_that_raises_naks_and_reports(
-    reported: tuple[Connection, list[Exception]], stream: JetStream
+    reported: tuple[Connection, list[Exception]], js: JetStream
 ) -> None:
     """A callback's error is reported and its message nak'ed, so it comes again at once; the others go on."""
     nc, errors = reported
-    fill(stream, 3)
+    fill(js, 3)
     deliveries: list[tuple[int, int]] = []
 
     def handle(message: JetStreamMessage) -> None:
@@ -184,11 +169,11 @@ def test_callback_that_raises_naks_and_reports(
     sub.unsubscribe()
 
 
-def test_manual_ack_leaves_acknowledging_to_the_callback(stream: JetStream) -> None:
+def test_manual_ack_leaves_acknowledging_to_the_callback(js: JetStream) -> None:
     """With manual_ack nothing is acked or nak'ed but by the user."""
-    fill(stream, 4)
+    fill(js, 4)
     handled = Collector()
-    sub = stream.subscribe("s.>", durable="d", cb=handled, manual_ack=True)
+    sub = js.subscribe("s.>", durable="d", cb=handled, manual_ack=True)
     handled.wait(4)
     assert sub.consumer_info().num_ack_pending == 4
     for message in handled.messages:
@@ -198,36 +183,36 @@ def test_manual_ack_leaves_acknowledging_to_the_callback(stream: JetStream) -> N
 
 
 def test_callback_that_acknowledged_itself_is_not_acked_again(
-    nats_server: LocalServer, nc: Connection, stream: JetStream
+    nats_server: LocalServer, nc: Connection, js: JetStream
 ) -> None:
     """What the callback decided stays: a term is not followed by an ack."""
-    fill(stream, 2)
+    fill(js, 2)
     with Observer(nats_server.url) as observer:
-        sub = stream.subscribe("s.>", durable="d", cb=lambda message: message.term())
+        sub = js.subscribe("s.>", durable="d", cb=lambda message: message.term())
         eventually(lambda: sub.consumer_info().num_ack_pending == 0 and sub.delivered == 2)
         observer.settle(nc)
         assert [seen.data for seen in observer.acks] == [b"+TERM"] * 2
         sub.unsubscribe()
 
 
-def test_subscription_with_callback_refuses_next_msg(stream: JetStream) -> None:
+def test_subscription_with_callback_refuses_next_msg(js: JetStream) -> None:
     """Messages go to the callback: asking for one beside it is an error."""
-    sub = stream.subscribe("s.>", cb=print)
+    sub = js.subscribe("s.>", cb=print)
     with pytest.raises(NatsError, match="callback"):
         sub.next_msg()
     sub.unsubscribe()
 
 
-def test_callback_must_be_callable(stream: JetStream) -> None:
+def test_callback_must_be_callable(js: JetStream) -> None:
     """A cb that cannot be called is refused at once."""
     with pytest.raises(TypeError, match="cb"):
-        stream.subscribe("s.>", cb="handle")  # type: ignore[arg-type]
+        js.subscribe("s.>", cb="handle")  # type: ignore[arg-type]
 
 
 # --- which consumer -----------------------------------------------------------------------------------
 
 
-def test_subscription_comes_before_the_creation(nats_server: LocalServer, stream: JetStream) -> None:
+def test_subscription_comes_before_the_creation(nats_server: LocalServer, js: JetStream) -> None:
     """ADR-15: SUB is sent before CONSUMER.CREATE, whose subject is the one of servers from 2.9."""
     with FaultProxy(nats_server) as proxy, jetstream_sync.connect(proxy.url) as nc:
         sub = nc.jetstream().subscribe("s.x", durable="d")
@@ -248,7 +233,7 @@ def test_subscription_comes_before_the_creation(nats_server: LocalServer, stream
         sub.unsubscribe()
 
 
-def test_stream_is_found_by_subject(nats_server: LocalServer, stream: JetStream) -> None:
+def test_stream_is_found_by_subject(nats_server: LocalServer) -> None:
     """Without a stream the server is asked for the one on the subject; with one it is not."""
     with FaultProxy(nats_server) as proxy, jetstream_sync.connect(proxy.url) as nc:
         js = nc.jetstream()
@@ -259,31 +244,31 @@ def test_stream_is_found_by_subject(nats_server: LocalServer, stream: JetStream)
         assert b'"subject":"s.x"' in proxy.captured[0].to_server.partition(b"STREAM.NAMES")[2]
 
 
-def test_ephemeral_is_filtered_by_the_subject(stream: JetStream) -> None:
+def test_ephemeral_is_filtered_by_the_subject(js: JetStream) -> None:
     """Without durable or consumer an ephemeral consumer is created, for the subject alone."""
-    stream.publish("s.a", b"1")
-    stream.publish("s.b", b"2")
-    with stream.subscribe("s.b") as sub:
+    js.publish("s.a", b"1")
+    js.publish("s.b", b"2")
+    with js.subscribe("s.b") as sub:
         assert take(sub, 1) == [2]
         config = sub.consumer_info().config
         assert (config.filter_subject, config.durable_name) == ("s.b", None)
-        assert consumers(stream) == [sub.consumer_name]
-    assert consumers(stream) == []
+        assert consumers(js) == [sub.consumer_name]
+    assert consumers(js) == []
 
 
-def test_stream_without_subject_delivers_everything(stream: JetStream) -> None:
+def test_stream_without_subject_delivers_everything(js: JetStream) -> None:
     """A stream alone is enough: the new consumer has no filter."""
-    fill(stream, 2, subject="s.a")
-    fill(stream, 2, subject="s.b", first=2)
-    with stream.subscribe(stream="S") as sub:
+    fill(js, 2, subject="s.a")
+    fill(js, 2, subject="s.b", first=2)
+    with js.subscribe(stream="S") as sub:
         assert take(sub, 4) == [0, 1, 2, 3]
 
 
-def test_config_and_keywords_make_the_consumer(stream: JetStream) -> None:
+def test_config_and_keywords_make_the_consumer(js: JetStream) -> None:
     """Whatever a consumer can have is set by a config, a dict or keywords."""
-    fill(stream, 5)
+    fill(js, 5)
     config = ConsumerConfig(deliver_policy="by_start_sequence", opt_start_seq=3, description="from the third")
-    with stream.subscribe("s.>", config=config, ack_wait=7, idle_heartbeat=2, flow_control=True) as sub:
+    with js.subscribe("s.>", config=config, ack_wait=7, idle_heartbeat=2, flow_control=True) as sub:
         assert take(sub, 3) == [2, 3, 4]
         actual = sub.consumer_info().config
         assert (actual.description, actual.ack_wait, actual.idle_heartbeat) == ("from the third", 7.0, 2.0)
@@ -291,64 +276,91 @@ def test_config_and_keywords_make_the_consumer(stream: JetStream) -> None:
     assert config.idle_heartbeat is None  # the user's own object is left as it was
 
 
-def test_several_filters_without_a_subject(stream: JetStream) -> None:
+def test_several_filters_without_a_subject(js: JetStream) -> None:
     """Several filters are given by the config; the subject is then left out."""
     for number, subject in enumerate(("s.a", "s.b", "s.c")):
-        stream.publish(subject, b"%d" % number)
-    with stream.subscribe(stream="S", config={"filter_subjects": ["s.a", "s.c"]}) as sub:
+        js.publish(subject, b"%d" % number)
+    with js.subscribe(stream="S", config={"filter_subjects": ["s.a", "s.c"]}) as sub:
         assert take(sub, 2) == [0, 2]
 
 
-def test_durable_goes_on_where_the_last_subscription_stopped(nats_server: LocalServer, stream: JetStream) -> None:
+def test_durable_goes_on_where_the_last_subscription_stopped(nats_server: LocalServer, js: JetStream) -> None:
     """A durable outlives its connection; the next subscription to it uses its deliver subject and position."""
-    fill(stream, 6)
+    fill(js, 6)
     nc = jetstream_sync.connect(nats_server.url)
     first = nc.jetstream().subscribe("s.>", durable="d")
     for message in [first.next_msg() for _ in range(3)]:
         message.ack_sync()
     deliver = first.subject
     nc.close()
-    eventually(lambda: not stream.get_consumer("S", "d").info.push_bound)
+    eventually(lambda: not js.get_consumer("S", "d").info.push_bound)
     # Those that were buffered in the lost connection come again only after ack_wait.
-    second = stream.subscribe("s.>", durable="d")
+    second = js.subscribe("s.>", durable="d")
     assert second.subject == deliver
-    fill(stream, 2, first=6)
+    fill(js, 2, first=6)
     assert take(second, 2) == [6, 7]
     second.unsubscribe()
-    assert consumers(stream) == ["d"]
+    assert consumers(js) == ["d"]
 
 
-def test_bind_uses_the_consumers_deliver_subject_and_group(stream: JetStream) -> None:
+def test_bind_uses_the_consumers_deliver_subject_and_group(
+    nats_server: LocalServer, nc: Connection, js: JetStream
+) -> None:
     """A bound consumer is used as it is: subject, group and ack policy are its own."""
     deliver = "deliver.grüße.>x"
-    stream.create_consumer("S", durable_name="C", deliver_subject=deliver, deliver_group="q", ack_policy="none")
-    fill(stream, 2)
-    sub = stream.subscribe(stream="S", consumer="C", queue="q")
-    assert (sub.subject, sub.queue, sub.consumer_name, sub.acks) == (deliver, "q", "C", False)
-    assert take(sub, 2) == [0, 1]
+    js.create_consumer("S", durable_name="C", deliver_subject=deliver, deliver_group="q", ack_policy="none")
+    fill(js, 2)
+    sub = js.subscribe(stream="S", consumer="C", queue="q")
+    assert (sub.subject, sub.queue, sub.consumer_name) == (deliver, "q", "C")
+    messages = [sub.next_msg(5.0) for _ in range(2)]
+    assert [int(message.data) for message in messages] == [0, 1]
+    with Observer(nats_server.url) as observer:
+        messages[0].ack()
+        observer.settle(nc)
+        assert observer.acks == []
     sub.unsubscribe()
-    assert consumers(stream) == ["C"]
+    assert consumers(js) == ["C"]
 
 
-def test_config_that_agrees_with_the_existing_consumer(stream: JetStream) -> None:
+@pytest.mark.parametrize("ordered", [False, True])
+def test_public_surface_is_what_the_documentation_says(js: JetStream, ordered: bool) -> None:
+    """What is not for users begins with an underscore or lives elsewhere."""
+    with js.subscribe("s.>", ordered_consumer=ordered) as sub:
+        assert [name for name in dir(sub) if not name.startswith("_")] == [
+            "consumer_info",
+            "consumer_name",
+            "delivered",
+            "drain",
+            "dropped",
+            "next_msg",
+            "pending_bytes",
+            "pending_msgs",
+            "queue",
+            "stream_name",
+            "subject",
+            "unsubscribe",
+        ]
+
+
+def test_config_that_agrees_with_the_existing_consumer(js: JetStream) -> None:
     """Saying again what the consumer has is no difference, nor is what is left out."""
-    stream.create_consumer(
+    js.create_consumer(
         "S", durable_name="C", filter_subject="s.a", deliver_subject="x.y", ack_wait=5.0, metadata={"team": "a"}
     )
-    sub = stream.subscribe(
+    sub = js.subscribe(
         "s.a", durable="C", config={"ack_wait": 5.0, "ack_policy": "explicit", "metadata": {"team": "a"}}
     )
     sub.unsubscribe()
-    assert consumers(stream) == ["C"]
+    assert consumers(js) == ["C"]
 
 
 # --- queues -------------------------------------------------------------------------------------------
 
 
-def test_queue_name_becomes_the_durable_name(stream: JetStream) -> None:
+def test_queue_name_becomes_the_durable_name(js: JetStream) -> None:
     """Members without another name share the durable that is called like the queue."""
-    first = stream.subscribe("s.>", queue="workers")
-    second = stream.subscribe("s.>", queue="workers")
+    first = js.subscribe("s.>", queue="workers")
+    second = js.subscribe("s.>", queue="workers")
     config = second.consumer_info().config
     assert (config.durable_name, config.deliver_group) == ("workers", "workers")
     assert first.consumer_name == second.consumer_name == "workers"
@@ -358,34 +370,34 @@ def test_queue_name_becomes_the_durable_name(stream: JetStream) -> None:
 
 
 def test_queue_members_share_messages_and_drain_leaves_what_was_found(
-    nats_server: LocalServer, stream: JetStream
+    nats_server: LocalServer, js: JetStream
 ) -> None:
     """Two members of a queue share one durable; the first leaving by drain does not delete a consumer it found."""
-    stream.create_consumer("S", durable_name="shared", deliver_subject="deliver.shared", deliver_group="q")
+    js.create_consumer("S", durable_name="shared", deliver_subject="deliver.shared", deliver_group="q")
     with jetstream_sync.connect(nats_server.url) as other:
         one, two = Collector(), Collector()
-        first = stream.subscribe("s.>", queue="q", durable="shared", cb=one)
+        first = js.subscribe("s.>", queue="q", durable="shared", cb=one)
         second = other.jetstream().subscribe("s.>", queue="q", durable="shared", cb=two)
         other.flush()  # what is published over another connection must find both subscribed
-        fill(stream, 200)
+        fill(js, 200)
         eventually(lambda: len(one.messages) + len(two.messages) == 200)
         assert one.messages
         assert two.messages
         assert sorted(int(m.data) for m in one.messages + two.messages) == list(range(200))
         first.drain()
-        assert consumers(stream) == ["shared"]
-        fill(stream, 20, first=200)
+        assert consumers(js) == ["shared"]
+        fill(js, 20, first=200)
         eventually(lambda: len(one.messages) + len(two.messages) == 220)
         assert {int(m.data) for m in two.messages} >= set(range(200, 220))
         second.unsubscribe()
-    assert consumers(stream) == ["shared"]
+    assert consumers(js) == ["shared"]
 
 
-def test_queue_member_that_created_the_durable_deletes_it_on_drain(stream: JetStream) -> None:
+def test_queue_member_that_created_the_durable_deletes_it_on_drain(js: JetStream) -> None:
     """ADR-15's note: the member that created the consumer takes it away, though others use it."""
-    first = stream.subscribe("s.>", queue="q")
-    second = stream.subscribe("s.>", queue="q")
+    first = js.subscribe("s.>", queue="q")
+    second = js.subscribe("s.>", queue="q")
     second.drain()
-    assert consumers(stream) == ["q"]
+    assert consumers(js) == ["q"]
     first.drain()
-    assert consumers(stream) == []
+    assert consumers(js) == []

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -12,20 +11,15 @@ import pytest
 
 from jetstream_sync import Connection, Message, connect
 from jetstream_sync.errors import ConnectionLostError, NatsError, NoRespondersError
+from jetstream_sync.net.connection import link_of
 from jetstream_sync.testing import FaultProxy, LocalServer
 from tests.support.eventually import eventually
 from tests.support.watchdog import InThread, under_watchdog
 
 
 @pytest.fixture
-def proxy(nats_server: LocalServer) -> Iterator[FaultProxy]:
-    with FaultProxy(nats_server) as proxy:
-        yield proxy
-
-
-@pytest.fixture
 def echo(nats_server: LocalServer) -> Iterator[Connection]:
-    """Another connection that answers `echo` with what it got, and `silent` not at all."""
+    """Another connection that replies to `echo` with the payload, and does not reply to `silent`."""
     with connect(nats_server.url) as responder:
         responder.subscribe("echo", cb=lambda msg: msg.respond(msg.data, headers=msg.headers))
         responder.subscribe("silent", cb=lambda msg: None)
@@ -42,7 +36,7 @@ def test_request_gets_its_reply_with_headers(nc: Connection, echo: Connection) -
 
 
 def test_request_without_responders_fails_at_once(nc: Connection) -> None:
-    """Nobody listens: NoRespondersError at once, naming the subject."""
+    """Without a subscriber: NoRespondersError at once, which names the subject."""
     asking = InThread(nc.request, "nobody.there", timeout=10)
     error = asking.error()
     assert isinstance(error, NoRespondersError)
@@ -105,28 +99,24 @@ def test_request_with_a_bad_timeout_is_refused(nc: Connection, timeout: Any) -> 
     assert nc.stats.out_msgs == 0
 
 
+@pytest.mark.usefixtures("eager_switching")
 def test_requests_from_32_threads_each_get_their_own_answer(nc: Connection, echo: Connection) -> None:
     """Requests at once from many threads: each gets the answer to its own question."""
-    usual = sys.getswitchinterval()
-    sys.setswitchinterval(1e-6)
-    try:
 
-        def ask(thread: int) -> None:
-            for number in range(40):
-                question = b"%d/%d" % (thread, number)
-                assert nc.request("echo", question, timeout=20).data == question
+    def ask(thread: int) -> None:
+        for number in range(40):
+            question = b"%d/%d" % (thread, number)
+            assert nc.request("echo", question, timeout=20).data == question
 
-        for asking in [InThread(ask, thread) for thread in range(32)]:
-            asking.result(60)
-    finally:
-        sys.setswitchinterval(usual)
+    for asking in [InThread(ask, thread) for thread in range(32)]:
+        asking.result(60)
 
 
 def test_request_in_flight_fails_at_once_on_disconnect(proxy: FaultProxy, echo: Connection) -> None:
     """The connection is lost: waiting requests and flushes fail at once with ConnectionLostError."""
     with connect(proxy.url, reconnect_time_wait=0.01) as nc:
         asking = [InThread(nc.request, "silent", timeout=30) for _ in range(4)]
-        eventually(lambda: nc._mux is not None and len(nc._mux) == 4)
+        eventually(lambda: len(link_of(nc).requests.pending) == 4)
         nc.flush()
         proxy.cut()
         for one in asking:
@@ -141,7 +131,7 @@ def test_request_while_disconnected_is_sent_after_the_reconnect(proxy: FaultProx
         proxy.cut()
         eventually(lambda: nc.is_reconnecting)
         asking = InThread(nc.request, "echo", b"patience", timeout=10)
-        eventually(lambda: nc._mux is not None and len(nc._mux) == 1)
+        eventually(lambda: len(link_of(nc).requests.pending) == 1)
         proxy.heal()
         assert asking.result().data == b"patience"
 
@@ -152,19 +142,20 @@ def test_request_made_while_the_loss_is_handled_waits_for_the_next_connection(
     """Once the connection says that it is reconnecting, a new request waits instead of failing as lost."""
     with connect(proxy.url, reconnect_time_wait=0.01) as nc:
         nc.request("echo")
-        fail_waiting = nc._fail_waiting
+        requests = link_of(nc).requests
+        fail = requests.fail
         asking: list[InThread[Message]] = []
 
         def fail_late(*args: Any) -> None:
             assert nc.is_reconnecting
             asking.append(InThread(nc.request, "echo", b"new", timeout=10))
-            eventually(lambda: nc._mux is not None and len(nc._mux) == 1)
-            fail_waiting(*args)
+            eventually(lambda: len(link_of(nc).requests.pending) == 1)
+            fail(*args)
 
-        nc._fail_waiting = fail_late  # type: ignore[method-assign]
+        requests.fail = fail_late  # type: ignore[method-assign]
         proxy.cut()
         eventually(lambda: nc.stats.reconnects == 1)
-        nc._fail_waiting = fail_waiting  # type: ignore[method-assign]
+        requests.fail = fail  # type: ignore[method-assign]
         assert asking[0].result().data == b"new"
 
 
@@ -189,7 +180,7 @@ def test_request_given_up_while_disconnected_is_not_sent_later(
 
 
 def test_request_deadline_holds_while_others_flood(nats_server: LocalServer) -> None:
-    """A thread that sends along what others publish is not kept from its own deadline."""
+    """A thread that also sends the frames of other threads still returns at its own deadline."""
     stop = threading.Event()
     with connect(nats_server.url) as nc:
 

@@ -119,7 +119,7 @@ def test_get_and_delete(js: JetStream) -> None:
 
 
 def test_info_is_cached_until_asked_again(js: JetStream) -> None:
-    """`info` is what was last heard; get_info() asks."""
+    """`info` is what was last received; get_info() asks the server."""
     stream = js.create_stream(name="S", subjects=["s"])
     js.publish("s")
     assert stream.info.state.messages == 0
@@ -347,7 +347,7 @@ def test_unknown_field_name_is_an_error(js: JetStream) -> None:
     ],
 )
 def test_bad_context_options_are_refused(nc: Connection, options: dict[str, Any]) -> None:
-    """A context that cannot work is not made."""
+    """Options of a context that cannot work are rejected."""
     with pytest.raises(ValueError):
         nc.jetstream(**options)
 

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import sys
 import threading
 import time
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -19,24 +17,11 @@ from jetstream_sync.errors import (
     SlowConsumerError,
     SubscriptionClosedError,
 )
+from jetstream_sync.net.connection import link_of
+from jetstream_sync.net.subscription import Inbound
 from jetstream_sync.testing import FaultProxy, LocalServer
 from tests.support.eventually import eventually
 from tests.support.watchdog import InThread, under_watchdog
-
-
-@pytest.fixture
-def proxy(nats_server: LocalServer) -> Iterator[FaultProxy]:
-    with FaultProxy(nats_server) as proxy:
-        yield proxy
-
-
-@pytest.fixture
-def switch_often() -> Iterator[None]:
-    """Let threads take turns as often as the interpreter can."""
-    usual = sys.getswitchinterval()
-    sys.setswitchinterval(1e-6)
-    yield
-    sys.setswitchinterval(usual)
 
 
 def publish_numbers(nc: Connection, subject: str, numbers: range) -> None:
@@ -192,7 +177,7 @@ def test_callback_may_call_any_method(nc: Connection, action: str) -> None:
 
 
 def test_a_busy_callback_delays_no_other_subscription(nc: Connection) -> None:
-    """Each callback has a thread of its own: one that blocks holds up nobody."""
+    """Each subscription calls its callback on its own thread: one that blocks does not delay the others."""
     release = threading.Event()
     nc.subscribe("blocked", cb=lambda msg: release.wait(30))
     nc.publish("blocked")
@@ -269,6 +254,31 @@ def test_auto_unsubscribe_below_what_came_already_ends_at_once(nc: Connection) -
         sub.unsubscribe(-1)
 
 
+def test_auto_unsubscribe_below_what_came_already_is_told_to_the_server(
+    nats_server: LocalServer, nc: Connection
+) -> None:
+    """The UNSUB leaves at once, not with what is sent next."""
+    with connect(nats_server.url) as publisher:
+        sub = nc.subscribe("late")
+        nc.flush()
+        publish_numbers(publisher, "late", range(3))
+        eventually(lambda: sub.pending_msgs == 3)
+        sub.unsubscribe(2)
+        assert link_of(nc).outbox.idle
+        client = f"/connz?cid={nc.client_id}"
+        eventually(lambda: nats_server.monitor(client)["connections"][0]["subscriptions"] == 0)
+
+
+def test_run_that_arrives_beside_a_limit_below_what_came_is_dropped(nc: Connection) -> None:
+    """The reader may have found the subscription just before it was removed."""
+    inbound = Inbound(link_of(nc), b"late")
+    raw = (b"late", None, None, b"")
+    inbound.deliver([raw] * 5, 0)
+    assert not inbound.set_limit(3)
+    inbound.deliver([raw] * 4, 0)
+    assert len(inbound.mailbox) == 5
+
+
 def test_auto_unsubscribe_is_exact_over_reconnects(nats_server: LocalServer, proxy: FaultProxy) -> None:
     """The count goes on over a reconnect: `limit` messages in all, and the server ends its side too."""
     with connect(nats_server.url) as pub, connect(proxy.url, reconnect_time_wait=0.01) as nc:
@@ -323,13 +333,13 @@ def test_drain_of_a_stuck_callback_raises(nc: Connection) -> None:
 
 
 def test_drain_cut_off_leaves_no_interest_behind(nats_server: LocalServer, proxy: FaultProxy) -> None:
-    """A drain during which the connection is lost does not subscribe again: no message goes to nobody."""
+    """After a drain during which the connection is lost, the reconnect does not subscribe again."""
     with connect(proxy.url, reconnect_time_wait=0.01) as nc:
         sub = nc.subscribe("gone", queue="g")
         nc.flush()
-        proxy.black_hole()
+        proxy.black_hole("to_client")
         draining = InThread(sub.drain, 5)
-        eventually(lambda: sub.draining)
+        eventually(lambda: b"UNSUB" in proxy.captured[-1].to_server)
         proxy.cut()
         proxy.heal()
         draining.error()
@@ -337,6 +347,22 @@ def test_drain_cut_off_leaves_no_interest_behind(nats_server: LocalServer, proxy
         nc.flush()
         client = nats_server.monitor(f"/connz?cid={nc.client_id}")["connections"][0]
         assert client["subscriptions"] == 0
+
+
+def test_public_surface_is_what_the_documentation_says(nc: Connection) -> None:
+    """What is not for users begins with an underscore or lives elsewhere."""
+    sub = nc.subscribe("surface")
+    assert [name for name in dir(sub) if not name.startswith("_")] == [
+        "delivered",
+        "drain",
+        "dropped",
+        "next_msg",
+        "pending_bytes",
+        "pending_msgs",
+        "queue",
+        "subject",
+        "unsubscribe",
+    ]
 
 
 # --- slow consumers ------------------------------------------------------------------------------------------
@@ -384,14 +410,15 @@ def test_slow_consumer_by_bytes_drops_and_counts(nats_server: LocalServer) -> No
 def test_slow_consumer_by_bytes_counts_what_is_really_buffered(nc: Connection) -> None:
     """Bytes already taken make room, whatever the runs in which they arrived."""
     sub = nc.subscribe("exact", pending_bytes_limit=1000)
+    link = link_of(nc)
     for _ in range(10):
-        nc._outbox.publish(*nc._frame(b"exact", b"x" * 100, None, None), gather=True)  # arrive as one run
+        link.outbox.publish(*link.frame(b"exact", b"x" * 100, None, None), coalesce=True)  # arrive as one run
     nc.flush()
     assert sub.pending_msgs == 10
     for _ in range(9):
         sub.next_msg()
     for _ in range(9):
-        nc._outbox.publish(*nc._frame(b"exact", b"y" * 100, None, None), gather=True)
+        link.outbox.publish(*link.frame(b"exact", b"y" * 100, None, None), coalesce=True)
     nc.flush()
     assert (sub.pending_msgs, sub.dropped) == (10, 0)
 
@@ -413,7 +440,7 @@ def test_slow_consumer_does_not_disturb_pings_and_other_subscriptions(nats_serve
 # --- many threads ----------------------------------------------------------------------------------------------
 
 
-@pytest.mark.usefixtures("switch_often")
+@pytest.mark.usefixtures("eager_switching")
 def test_many_takers_get_every_message_once(nats_server: LocalServer, nc: Connection) -> None:
     """Eight threads on one subscription share its messages: each exactly once, none lost."""
     sub = nc.subscribe("shared")
@@ -434,7 +461,7 @@ def test_many_takers_get_every_message_once(nats_server: LocalServer, nc: Connec
     assert sorted(number for mine in taken for number in mine) == list(range(3000))
 
 
-@pytest.mark.usefixtures("switch_often")
+@pytest.mark.usefixtures("eager_switching")
 def test_many_publishers_mix_no_frames(nc: Connection) -> None:
     """32 threads publish on one connection: every message arrives whole, each thread's in order."""
     sub = nc.subscribe("mix.*")
@@ -458,7 +485,7 @@ def test_many_publishers_mix_no_frames(nc: Connection) -> None:
     assert nc.stats.reconnects == 0
 
 
-@pytest.mark.usefixtures("switch_often")
+@pytest.mark.usefixtures("eager_switching")
 def test_subscribe_and_unsubscribe_from_many_threads(nats_server: LocalServer, nc: Connection) -> None:
     """Subscriptions that come and go in many threads leave nothing behind on the server."""
 

@@ -8,7 +8,6 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -82,12 +81,6 @@ def process_exists(pid: int) -> bool:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except (FileNotFoundError, ProcessLookupError):
         return False
-
-
-@pytest.fixture
-def server() -> Iterator[LocalServer]:
-    with LocalServer() as running:
-        yield running
 
 
 # --- finding the executable ---------------------------------------------------------------------
@@ -225,7 +218,7 @@ def test_port_is_known_before_the_start() -> None:
 
 
 def test_port_stays_reserved_while_stopped(server: LocalServer) -> None:
-    """While the server is down, nobody gets its port from the system."""
+    """While the server is stopped, the system does not assign its port to another program."""
     server.stop()
     others = [PortReservation() for _ in range(50)]
     assert server.port not in [other.port for other in others]
@@ -235,7 +228,7 @@ def test_port_stays_reserved_while_stopped(server: LocalServer) -> None:
 
 
 def test_given_port_is_used_and_refused_when_taken(server: LocalServer) -> None:
-    """A port asked for is used as it is; when somebody listens there, the start fails."""
+    """A requested port is used; the start fails if another program listens on it."""
     second = LocalServer(port=server.port)
     with pytest.raises(OSError, match="in use"):
         second.start()
@@ -331,7 +324,7 @@ def test_reload_applies_a_new_configuration(server: LocalServer) -> None:
 
 
 def test_reload_keeps_connections_and_jetstream(server: LocalServer) -> None:
-    """A reload without change disturbs nobody."""
+    """A reload without a change does not disturb connections."""
     create_stream(server.port, "KEPT")
     with RawClient(server.port) as client:
         server.reload()

@@ -1,4 +1,4 @@
-"""Who sends the pull at the threshold, and what becomes of it when its sender is interrupted."""
+"""Which thread sends the pull at the threshold, and what happens when that thread is interrupted."""
 
 from __future__ import annotations
 
@@ -8,31 +8,29 @@ from typing import Any
 import pytest
 
 from jetstream_sync import Connection, JetStream
+from jetstream_sync.net.connection import link_of
 from tests.support.eventually import eventually
 from tests.support.observer import stream_and_consumer
-
-
-class Interrupted(Exception):
-    """What a signal handler of the user's raises."""
+from tests.support.signals import Interrupted
 
 
 @pytest.fixture
 def pulled_by(nc: Connection, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The names of the threads that send pulls, in order."""
     names: list[str] = []
-    publish = nc._outbox.publish
+    publish = link_of(nc).outbox.publish
 
     def watched(frame: bytes, size: int, **options: Any) -> None:
         if b".CONSUMER.MSG.NEXT." in frame[:64]:
             names.append(threading.current_thread().name)
         publish(frame, size, **options)
 
-    monkeypatch.setattr(nc._outbox, "publish", watched)
+    monkeypatch.setattr(link_of(nc).outbox, "publish", watched)
     return names
 
 
 def test_messages_loop_sends_the_pulls_at_the_threshold_itself(js: JetStream, pulled_by: list[str]) -> None:
-    """No other thread is needed to go on: it would have to wait for the interpreter while the loop is busy."""
+    """The consuming thread sends the pull: another one would wait for the interpreter while the loop is busy."""
     consumer = stream_and_consumer(js, 1000)
     with consumer.messages(max_messages=100) as stream:
         for count, _message in enumerate(stream, start=1):
@@ -43,7 +41,7 @@ def test_messages_loop_sends_the_pulls_at_the_threshold_itself(js: JetStream, pu
 
 
 def test_consume_sends_the_pulls_at_the_threshold_from_its_worker(js: JetStream, pulled_by: list[str]) -> None:
-    """The same for a callback's thread; the first pull comes from consume() itself."""
+    """With a callback, its thread sends the pulls; the first one is sent by consume() itself."""
     consumer = stream_and_consumer(js, 1000)
     seen: list[int] = []
     with consumer.consume(lambda message: seen.append(message.metadata.sequence.stream), max_messages=100):
@@ -55,10 +53,10 @@ def test_consume_sends_the_pulls_at_the_threshold_from_its_worker(js: JetStream,
 def test_pull_whose_sender_is_interrupted_is_sent_again(
     js: JetStream, nc: Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A signal handler that raises in the sender costs no pull: the refill thread sends one."""
+    """When a signal handler raises in the sending thread, no pull is lost: the refill thread sends one."""
     consumer = stream_and_consumer(js, 300)
     stream = consumer.messages(max_messages=100)
-    publish, interruptions = nc._outbox.publish, 0
+    publish, interruptions = link_of(nc).outbox.publish, 0
 
     def interrupted(frame: bytes, size: int, **options: Any) -> None:
         nonlocal interruptions
@@ -68,7 +66,7 @@ def test_pull_whose_sender_is_interrupted_is_sent_again(
         publish(frame, size, **options)
 
     with stream:
-        monkeypatch.setattr(nc._outbox, "publish", interrupted)
+        monkeypatch.setattr(link_of(nc).outbox, "publish", interrupted)
         seen: set[int] = set()
         while len(seen) + interruptions < 300:  # what was in hand when a signal came is delivered again, later
             try:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 import ssl
-import sys
 import threading
 import zlib
 from collections.abc import Iterator
@@ -15,6 +14,7 @@ import pytest
 import jetstream_sync
 from jetstream_sync import Connection, Message
 from jetstream_sync.errors import NoServersError
+from jetstream_sync.net.connection import link_of
 from jetstream_sync.testing import LocalServer
 from jetstream_sync.testing.peer import PeerConnection, ScriptedPeer
 from jetstream_sync.testing.proxy import FaultProxy
@@ -27,13 +27,8 @@ CREDENTIALS = {"user": "ann", "password": PASSWORD}
 
 
 @pytest.fixture(scope="module")
-def kit(tmp_path_factory: pytest.TempPathFactory) -> CertKit:
-    return CertKit(tmp_path_factory.mktemp("certs"))
-
-
-@pytest.fixture(scope="module")
-def server(kit: CertKit) -> Iterator[LocalServer]:
-    with LocalServer(jetstream=False, config=kit.server_tls_config(*kit.server()) + USERS) as server:
+def server(cert_kit: CertKit) -> Iterator[LocalServer]:
+    with LocalServer(jetstream=False, config=cert_kit.server_tls_config(*cert_kit.server()) + USERS) as server:
         yield server
 
 
@@ -65,81 +60,83 @@ def assert_nothing_said(proxy: FaultProxy) -> None:
 
 
 @pytest.mark.parametrize("scheme", ["nats", "tls"])
-def test_explicit_context(scheme: str, server: LocalServer, kit: CertKit) -> None:
+def test_explicit_context(scheme: str, server: LocalServer, cert_kit: CertKit) -> None:
     """A context given by the user is used, whatever the scheme; nothing but TLS is on the wire."""
     with FaultProxy(server) as proxy:
         url = proxy.url.replace("nats://", f"{scheme}://")
-        with jetstream_sync.connect(url, tls=trusting(kit.ca_file), **CREDENTIALS) as nc:
+        with jetstream_sync.connect(url, tls=trusting(cert_kit.ca_file), **CREDENTIALS) as nc:
             assert_works(nc)
             assert nc.connected_url == url
         assert_nothing_said(proxy)
 
 
-def test_requests_in_a_row_are_received_by_the_reader(server: LocalServer, kit: CertKit) -> None:
-    """What an encrypted socket holds is for the decryption alone to read: no caller receives its own answer."""
-    options = {"tls": trusting(kit.ca_file), **CREDENTIALS}
+def test_requests_in_a_row_are_received_by_the_reader(server: LocalServer, cert_kit: CertKit) -> None:
+    """With TLS there is no direct receive: only the reader thread may read from an encrypted socket."""
+    options = {"tls": trusting(cert_kit.ca_file), **CREDENTIALS}
     connect = jetstream_sync.connect
     with connect(server.url, **options) as nc, connect(server.url, **options) as other:
         other.subscribe("echo", cb=lambda msg: msg.respond(msg.data))
         other.flush()
         for number in range(20):
             assert nc.request("echo", b"%d" % number).data == b"%d" % number
-        assert nc._receiving.answers == 0
+        assert link_of(nc).direct_receive.replies == 0
 
 
 @pytest.mark.parametrize("options", [{}, {"tls": True}])
 @pytest.mark.parametrize("scheme", ["nats", "tls"])
 def test_default_context(
-    scheme: str, options: dict[str, bool], server: LocalServer, kit: CertKit, monkeypatch: pytest.MonkeyPatch
+    scheme: str, options: dict[str, bool], server: LocalServer, cert_kit: CertKit, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Without a context the system's trusted certificates count, also when only the server asks for TLS."""
-    monkeypatch.setenv("SSL_CERT_FILE", str(kit.ca_file))
+    monkeypatch.setenv("SSL_CERT_FILE", str(cert_kit.ca_file))
     url = server.url.replace("nats://", f"{scheme}://")
     with jetstream_sync.connect(url, **options, **CREDENTIALS) as nc:
         assert_works(nc)
 
 
-def test_hostname_to_verify_is_given(kit: CertKit) -> None:
+def test_hostname_to_verify_is_given(cert_kit: CertKit) -> None:
     """`tls_hostname` is the name the certificate must have, where the address has none."""
-    config = kit.server_tls_config(*kit.server("nats.example.com", ips=()))
+    config = cert_kit.server_tls_config(*cert_kit.server("nats.example.com", ips=()))
     with LocalServer(jetstream=False, config=config) as server:
-        context = trusting(kit.ca_file)
+        context = trusting(cert_kit.ca_file)
         with jetstream_sync.connect(server.url, tls=context, tls_hostname="nats.example.com") as nc:
             assert_works(nc)
         with pytest.raises(NoServersError, match="certificate refused"):
             jetstream_sync.connect(server.url, tls=context)
 
 
-def test_handshake_first(kit: CertKit) -> None:
+def test_handshake_first(cert_kit: CertKit) -> None:
     """A server that wants TLS before INFO gets it; the same client fails in time where the server does not."""
-    config = kit.server_tls_config(*kit.server(), handshake_first=True)
+    config = cert_kit.server_tls_config(*cert_kit.server(), handshake_first=True)
     with LocalServer(jetstream=False, config=config) as server:
-        options = {"tls": trusting(kit.ca_file), "tls_handshake_first": True}
+        options = {"tls": trusting(cert_kit.ca_file), "tls_handshake_first": True}
         with jetstream_sync.connect(server.url, **options) as nc:
             assert_works(nc)
         with pytest.raises(NoServersError, match="timed out"):
-            jetstream_sync.connect(server.url, tls=trusting(kit.ca_file), connect_timeout=0.5)
+            jetstream_sync.connect(server.url, tls=trusting(cert_kit.ca_file), connect_timeout=0.5)
 
 
-def test_handshake_first_at_server_without_it(plain_server: LocalServer, kit: CertKit) -> None:
+def test_handshake_first_at_server_without_it(plain_server: LocalServer, cert_kit: CertKit) -> None:
     """TLS first at a server that speaks plain text fails, and nothing is said to it."""
     with FaultProxy(plain_server) as proxy:
         with pytest.raises(NoServersError, match="TLS"):
-            jetstream_sync.connect(proxy.url, tls=trusting(kit.ca_file), tls_handshake_first=True, **CREDENTIALS)
+            jetstream_sync.connect(
+                proxy.url, tls=trusting(cert_kit.ca_file), tls_handshake_first=True, **CREDENTIALS
+            )
         assert_nothing_said(proxy)
 
 
-def test_mutual(kit: CertKit) -> None:
+def test_mutual(cert_kit: CertKit) -> None:
     """With a client certificate the server lets in; without, the error names TLS and the certificate."""
-    config = kit.server_tls_config(*kit.server(), verify=True)
+    config = cert_kit.server_tls_config(*cert_kit.server(), verify=True)
     with LocalServer(jetstream=False, config=config) as server:
-        context = trusting(kit.ca_file)
+        context = trusting(cert_kit.ca_file)
         with FaultProxy(server) as proxy:
             with pytest.raises(NoServersError) as caught:
                 jetstream_sync.connect(proxy.url, tls=context, **CREDENTIALS)
             assert_nothing_said(proxy)
         assert "certificate" in str(caught.value).lower()
-        cert, key = kit.client("ann")
+        cert, key = cert_kit.client("ann")
         context.load_cert_chain(str(cert), str(key))
         with jetstream_sync.connect(server.url, tls=context) as nc:
             assert_works(nc)
@@ -148,20 +145,24 @@ def test_mutual(kit: CertKit) -> None:
 # --- failures -------------------------------------------------------------------------------------
 
 
-def refuse_case(kit: CertKit, case: str) -> tuple[tuple[Path, Path], Path, str]:
+def refuse_case(cert_kit: CertKit, case: str) -> tuple[tuple[Path, Path], Path, str]:
     """The server's certificate, what the client trusts, and what the error must say."""
     if case == "wrong host":
-        return kit.server("elsewhere.example.com", ips=("192.0.2.1",)), kit.ca_file, "IP address mismatch"
+        return (
+            cert_kit.server("elsewhere.example.com", ips=("192.0.2.1",)),
+            cert_kit.ca_file,
+            "IP address mismatch",
+        )
     if case == "unknown CA":
-        return kit.server(), kit.other_ca_file, "unable to get local issuer"
-    return kit.server(expired=True), kit.ca_file, "expired"
+        return cert_kit.server(), cert_kit.other_ca_file, "unable to get local issuer"
+    return cert_kit.server(expired=True), cert_kit.ca_file, "expired"
 
 
 @pytest.mark.parametrize("case", ["wrong host", "unknown CA", "expired"])
-def test_certificate_refused(case: str, kit: CertKit) -> None:
+def test_certificate_refused(case: str, cert_kit: CertKit) -> None:
     """A certificate that does not hold is refused with its reason, before any credential is sent."""
-    certificate, trusted, reason = refuse_case(kit, case)
-    with LocalServer(jetstream=False, config=kit.server_tls_config(*certificate) + USERS) as server:
+    certificate, trusted, reason = refuse_case(cert_kit, case)
+    with LocalServer(jetstream=False, config=cert_kit.server_tls_config(*certificate) + USERS) as server:
         with FaultProxy(server) as proxy:
             with pytest.raises(NoServersError, match=reason) as caught:
                 jetstream_sync.connect(proxy.url, tls=trusting(trusted), **CREDENTIALS)
@@ -171,10 +172,10 @@ def test_certificate_refused(case: str, kit: CertKit) -> None:
 
 
 @pytest.mark.parametrize("ask", ["context", "True", "scheme"])
-def test_server_without_tls_gets_nothing(ask: str, plain_server: LocalServer, kit: CertKit) -> None:
+def test_server_without_tls_gets_nothing(ask: str, plain_server: LocalServer, cert_kit: CertKit) -> None:
     """Where TLS was asked for and the server has none, not one byte is sent: there is no fallback."""
     with FaultProxy(plain_server) as proxy:
-        options = {"context": {"tls": trusting(kit.ca_file)}, "True": {"tls": True}, "scheme": {}}[ask]
+        options = {"context": {"tls": trusting(cert_kit.ca_file)}, "True": {"tls": True}, "scheme": {}}[ask]
         url = proxy.url.replace("nats://", "tls://") if ask == "scheme" else proxy.url
         with pytest.raises(NoServersError, match="does not offer it"):
             jetstream_sync.connect(url, **options, **CREDENTIALS)
@@ -214,7 +215,7 @@ def test_server_that_never_finishes_the_handshake() -> None:
 
 @pytest.mark.parametrize("injected", [b"PING\r\n", b"P", b"INFO {}\r\n", b"MSG a 1 1\r\nx\r\n", b"\x16\x03\x01"])
 def test_bytes_before_the_handshake_are_refused(injected: bytes) -> None:
-    """What an attacker puts behind INFO, before TLS is up, ends the attempt; nothing is answered to it."""
+    """Bytes that follow INFO before the TLS handshake, as from an attacker, end the attempt without a reply."""
 
     def inject(connection: PeerConnection) -> None:
         connection.send(b'INFO {"tls_required":true,"max_payload":1048576}\r\n' + injected)
@@ -226,12 +227,12 @@ def test_bytes_before_the_handshake_are_refused(injected: bytes) -> None:
     assert peer.connections[0].received == b""
 
 
-def test_reconnect_never_falls_back_to_plain_text(kit: CertKit) -> None:
+def test_reconnect_never_falls_back_to_plain_text(cert_kit: CertKit) -> None:
     """A connection made over TLS is not continued in the clear when the server comes back without TLS."""
-    with LocalServer(jetstream=False, config=kit.server_tls_config(*kit.server())) as server:
+    with LocalServer(jetstream=False, config=cert_kit.server_tls_config(*cert_kit.server())) as server:
         with FaultProxy(server) as proxy:
             nc = jetstream_sync.connect(
-                proxy.url, tls=trusting(kit.ca_file), **CREDENTIALS, reconnect_time_wait_max=0.1
+                proxy.url, tls=trusting(cert_kit.ca_file), **CREDENTIALS, reconnect_time_wait_max=0.1
             )
             server.stop()
             server.config = ""
@@ -274,19 +275,11 @@ class Checked:
         assert self.wrong == []
 
 
-@pytest.fixture
-def eager_switching() -> Iterator[None]:
-    before = sys.getswitchinterval()
-    sys.setswitchinterval(1e-6)
-    yield
-    sys.setswitchinterval(before)
-
-
-def test_many_threads_both_ways(server: LocalServer, kit: CertKit, eager_switching: None) -> None:
+def test_many_threads_both_ways(server: LocalServer, cert_kit: CertKit, eager_switching: None) -> None:
     """Several threads publish and receive on two connections at once; every message arrives whole and in order."""
     rng = random.Random(0)
     sizes = [0, 1, 16_383, 16_384, 16_385, 200_000] + [rng.choice((1, 50, 500, 5_000)) for _ in range(300)]
-    context = trusting(kit.ca_file)
+    context = trusting(cert_kit.ca_file)
     with jetstream_sync.connect(server.url, tls=context, **CREDENTIALS) as one:
         with jetstream_sync.connect(server.url, tls=context, **CREDENTIALS) as two:
             pairs = [(one, two), (two, one), (one, one), (two, one)]
@@ -302,17 +295,17 @@ def test_many_threads_both_ways(server: LocalServer, kit: CertKit, eager_switchi
 
 
 @pytest.mark.parametrize("size", [1_000_000, 8 * 1024 * 1024 - 100])
-def test_big_payload(size: int, server: LocalServer, kit: CertKit) -> None:
+def test_big_payload(size: int, server: LocalServer, cert_kit: CertKit) -> None:
     """Payloads far over a TLS record and the socket's buffers go there and back."""
-    with jetstream_sync.connect(server.url, tls=trusting(kit.ca_file), **CREDENTIALS) as nc:
+    with jetstream_sync.connect(server.url, tls=trusting(cert_kit.ca_file), **CREDENTIALS) as nc:
         check = Checked(nc, nc, "big", [size, 10, size])
         check.publish_all()
         check.finish()
 
 
-def test_requests_over_tls(server: LocalServer, kit: CertKit) -> None:
+def test_requests_over_tls(server: LocalServer, cert_kit: CertKit) -> None:
     """Requests of many threads get their own answers."""
-    with jetstream_sync.connect(server.url, tls=trusting(kit.ca_file), **CREDENTIALS) as nc:
+    with jetstream_sync.connect(server.url, tls=trusting(cert_kit.ca_file), **CREDENTIALS) as nc:
         nc.subscribe("echo", cb=lambda msg: msg.respond(msg.data))
         wrong: list[bytes] = []
 
@@ -331,10 +324,10 @@ def test_requests_over_tls(server: LocalServer, kit: CertKit) -> None:
         assert wrong == []
 
 
-def test_reconnect_over_tls(server: LocalServer, kit: CertKit) -> None:
+def test_reconnect_over_tls(server: LocalServer, cert_kit: CertKit) -> None:
     """A lost TLS connection is made again over TLS; subscriptions and waiting publishes go on."""
     with FaultProxy(server) as proxy:
-        with jetstream_sync.connect(proxy.url, tls=trusting(kit.ca_file), **CREDENTIALS) as nc:
+        with jetstream_sync.connect(proxy.url, tls=trusting(cert_kit.ca_file), **CREDENTIALS) as nc:
             sub = nc.subscribe("again")
             for end in (proxy.cut, proxy.reset):
                 proxy.refuse()
@@ -346,19 +339,19 @@ def test_reconnect_over_tls(server: LocalServer, kit: CertKit) -> None:
         assert_nothing_said(proxy)
 
 
-def test_small_segments(server: LocalServer, kit: CertKit) -> None:
+def test_small_segments(server: LocalServer, cert_kit: CertKit) -> None:
     """TLS records that arrive in pieces of a few bytes are put together again."""
     with FaultProxy(server) as proxy:
         proxy.chunk(7)
-        with jetstream_sync.connect(proxy.url, tls=trusting(kit.ca_file), **CREDENTIALS) as nc:
+        with jetstream_sync.connect(proxy.url, tls=trusting(cert_kit.ca_file), **CREDENTIALS) as nc:
             check = Checked(nc, nc, "small", [0, 1, 1000, 20_000])
             check.publish_all()
             check.finish()
 
 
-def test_close_leaves_nothing_unsent(server: LocalServer, kit: CertKit) -> None:
+def test_close_leaves_nothing_unsent(server: LocalServer, cert_kit: CertKit) -> None:
     """Messages published right before close() arrive over TLS, too."""
-    context = trusting(kit.ca_file)
+    context = trusting(cert_kit.ca_file)
     with jetstream_sync.connect(server.url, tls=context, **CREDENTIALS) as observer:
         sub = observer.subscribe("parting")
         observer.flush()

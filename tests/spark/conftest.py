@@ -1,4 +1,4 @@
-"""One Spark for the whole folder: two cores, four tries per task, workers that find this checkout."""
+"""One Spark session for the whole folder: two cores, four attempts per task, workers that import this checkout."""
 
 from __future__ import annotations
 

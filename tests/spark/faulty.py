@@ -1,7 +1,7 @@
-"""A data source that goes wrong once, where a test asks for it.
+"""A data source that fails once, at a place that a test chooses.
 
-The option `fault` says where; the option `marker` names a file that is made when it went wrong, so that it does
-not again. Everything else is the real data source.
+The option `fault` names the place. The option `marker` names a file that is created on the failure, so that it
+happens once only. Everything else is the real data source.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from jetstream_sync.spark.source import JetStreamDataSource
 
 
 class Fault:
-    """Happens once, in whatever process comes first."""
+    """Fail once, in the first process that gets here."""
 
     def __init__(self, where: str, marker: str) -> None:
         self.where = where

@@ -44,7 +44,7 @@ class CopyQuery:
         )
 
     def run(self) -> StreamingQuery:
-        """Work off what is there. Raises what the query failed with."""
+        """Process everything that is there. Raises the error of the query."""
         query = self.start()
         try:
             assert query.awaitTermination(FINISH_SECONDS), "the query does not end"

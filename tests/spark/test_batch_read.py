@@ -12,6 +12,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from jetstream_sync import Connection, JetStream
 from jetstream_sync.errors import DataLossError
+from jetstream_sync.net.connection import link_of
 from jetstream_sync.spark import fetchers
 from jetstream_sync.spark.options import ReadOptions
 from jetstream_sync.spark.reader import JetStreamReader
@@ -78,7 +79,7 @@ def test_headers_that_are_not_utf8(read: Read, nc: Connection, js: JetStream) ->
         b"NATS/1.0\r\nEmpty:\r\n\r\n",
     ]
     for block in blocks:
-        nc._outbox.publish(*nc._frame(b"s.\xff", b"x", None, block))
+        link_of(nc).outbox.publish(*link_of(nc).frame(b"s.\xff", b"x", None, block))
     nc.flush()
     eventually(lambda: js.get_stream("S").info.state.messages == len(blocks))
     rows = read("S").orderBy("seq").collect()
@@ -216,7 +217,7 @@ def half_matching(
 def test_retention_behind_a_filtered_read_is_no_loss(
     half_matching: Iterator[pa.RecordBatch], js: JetStream
 ) -> None:
-    """What was removed had been read, or did not match: no loss, though it leaves holes that are gone."""
+    """Only messages that had been read, or did not match, were removed: that is no loss."""
     assert next(half_matching).num_rows == 100
     (name,) = js.get_stream("S").consumer_names()
     eventually(lambda: js.get_consumer("S", name).info.num_pending == 0, message="all is on its way")
@@ -236,7 +237,7 @@ def test_retention_ahead_of_a_filtered_read_is_noticed(
 
 
 def test_recreated_between_planning_and_reading(nats_server: LocalServer, fill: Fill, js: JetStream) -> None:
-    """Another stream of the same name is not what was planned."""
+    """A stream that was deleted and created again after planning is reported as data loss."""
     js.create_stream(name="S", subjects=["s.>"])
     fill("s.a", 10)
     reader = JetStreamReader(ReadOptions.parse({"servers": nats_server.url, "stream": "S"}), ("seq",))

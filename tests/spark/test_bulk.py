@@ -9,6 +9,7 @@ import pytest
 
 from jetstream_sync import Connection, JetStream, connect
 from jetstream_sync.errors import APIError, NoStreamResponseError, PermissionsError, TimeoutError
+from jetstream_sync.net.connection import link_of
 from jetstream_sync.protocol import commands
 from jetstream_sync.spark.bulk import BulkPublisher, Frames
 from jetstream_sync.spark.outgoing import with_id
@@ -32,7 +33,7 @@ def frames(publisher: BulkPublisher, first: int, count: int, size: int) -> Frame
 def publish(
     nc: Connection, count: int, *, size: int = 10, timeout: float = 20.0, cut_every: int = 0, window: int = 500
 ) -> BulkPublisher:
-    publisher = BulkPublisher(nc, timeout, window)
+    publisher = BulkPublisher(link_of(nc), timeout, window)
     step = cut_every or 100
     try:
         for first in range(0, count, step):
@@ -71,7 +72,7 @@ def test_large_messages_are_bounded_by_bytes(nc: Connection, js: JetStream) -> N
 
 
 def test_no_stream_is_an_error_that_names_the_subject(nc: Connection) -> None:
-    """Nobody takes it: tried again until the timeout, then said."""
+    """No stream stores it: it is sent again until the timeout, then NoStreamResponseError is raised."""
     with pytest.raises(NoStreamResponseError, match=r"s\.a"):
         publish(nc, 3, timeout=0.6)
 
@@ -98,7 +99,7 @@ def test_small_windows(nc: Connection, js: JetStream, window: int) -> None:
     """No more than the window is on its way, however small it is."""
     js.create_stream(name="S", subjects=["s.>"], storage="memory")
     most = 0
-    publisher = BulkPublisher(nc, 20.0, window)
+    publisher = BulkPublisher(link_of(nc), 20.0, window)
     send = publisher._send
 
     def counted(run: bytes | memoryview) -> None:
@@ -115,7 +116,7 @@ def test_small_windows(nc: Connection, js: JetStream, window: int) -> None:
 
 
 def test_stream_with_a_misleading_name(nc: Connection, js: JetStream) -> None:
-    """An acknowledgement is told by what it says, not by words in it: a stream may be called error."""
+    """An ack of a stream that is called "error" is recognised as an ack."""
     js.create_stream(name="error", subjects=["s.>"], storage="memory")
     assert publish(nc, 1000, timeout=5).stream == "error"
     assert js.get_stream("error").info.state.messages == 1000

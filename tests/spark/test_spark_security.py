@@ -108,7 +108,7 @@ def test_streaming_query_keeps_no_secret(spark: SparkSession, spark_log: Path, t
 
 
 def test_options_show_no_secret() -> None:
-    """Whatever prints the options or what holds them."""
+    """Neither the options nor the objects that hold them show a secret."""
     given = {"servers": "nats://h", "user": SECRET, "password": SECRET, "token": SECRET, "stream": "S"}
     read, write = ReadOptions.parse(given), WriteOptions.parse({**given, "subject": "s"})
     reader = JetStreamReader(read, ("seq",))
@@ -133,7 +133,7 @@ def error_of(spark: SparkSession, options: dict[str, str]) -> str:
 
 
 def test_wrong_password_fails_at_once(spark: SparkSession, guarded: LocalServer, certificates: CertKit) -> None:
-    """Credentials that are refused are said to be, without a minute of tries."""
+    """Credentials that the server refuses fail at once, without a minute of attempts."""
     options = {**options_for(guarded, certificates), "password": "wrong-" + SECRET}
     message = error_of(spark, {**options, "stream": "S"})
     assert "AuthorizationError" in message or "Authorization" in message

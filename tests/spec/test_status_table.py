@@ -26,13 +26,14 @@ from jetstream_sync.errors import (
     PullError,
     TimeoutError,
 )
-from jetstream_sync.net.outbox import Ephemeral
+from jetstream_sync.net.connection import link_of
 from jetstream_sync.protocol import commands
 from jetstream_sync.testing import LocalServer
+from tests.support.consuming import buffered, pull_of
 from tests.support.eventually import eventually
 from tests.support.observer import fill, server_version, stream_and_consumer, waiting_pulls
 
-AT_ONCE = 1.0  # seconds: nobody waits for an expiry
+AT_ONCE = 1.0  # seconds, far less than any expiry
 
 
 class Bench:
@@ -58,8 +59,8 @@ class Bench:
         """Replace what the consumer's pulls say, to get an answer that our own pulls never get."""
         target = consumer._target
 
-        def frame(own: bytes, inbox: bytes) -> Ephemeral:
-            return Ephemeral(commands.publish(target.next_subject, own if body is None else body, inbox, header))
+        def frame(own: bytes, inbox: bytes) -> bytes:
+            return commands.publish(target.next_subject, own if body is None else body, inbox, header)
 
         target.pull_frame = frame  # type: ignore[method-assign]
         try:
@@ -145,7 +146,7 @@ def test_fetch_409_server_shutdown_is_an_error_only_if_empty(count: int) -> None
     with LocalServer() as server, jetstream_sync.connect(server.url) as nc:
         consumer = stream_and_consumer(nc.jetstream(), count)
         batch = consumer.fetch(10, expires=10)
-        eventually(lambda: len(batch.backlog) == count and waiting_pulls(consumer) == 1)
+        eventually(lambda: buffered(batch) == count and waiting_pulls(consumer) == 1)
         server.stop()
         if count:
             assert len(list(batch)) == count
@@ -159,8 +160,8 @@ def test_fetch_409_server_shutdown_is_an_error_only_if_empty(count: int) -> None
 def test_fetch_409_leadership_change_is_an_error_only_if_empty(bench: Bench, count: int) -> None:
     """409 Leadership Change (injected here; a cluster sends it in tests/faults): as Server Shutdown."""
     batch = bench.consumer(count).fetch(10, expires=10)
-    eventually(lambda: len(batch.backlog) == count)
-    inject(batch._inlet, b"409 Leadership Change")
+    eventually(lambda: buffered(batch) == count)
+    inject(pull_of(batch), b"409 Leadership Change")
     if count:
         assert len(list(batch)) == count
     else:
@@ -295,7 +296,7 @@ def test_fetch_503_without_jetstream_is_an_error() -> None:
     with LocalServer() as server, jetstream_sync.connect(server.url) as nc:
         consumer = stream_and_consumer(nc.jetstream())
         with LocalServer(jetstream=False) as bare, jetstream_sync.connect(bare.url) as other:
-            consumer._target.nc = other
+            consumer._target.link = link_of(other)
             with pytest.raises(NoRespondersError):
                 list(consumer.fetch(1, expires=5))
 
@@ -312,8 +313,8 @@ def test_fetch_unknown_status_is_an_error_with_code_and_text(bench: Bench, statu
     """Any other status (injected): an error that carries code and description, after the messages."""
     consumer = bench.consumer(1)
     batch = consumer.fetch(5, expires=5)
-    eventually(lambda: len(batch.backlog) == 1)
-    inject(batch._inlet, status)
+    eventually(lambda: buffered(batch) == 1)
+    inject(pull_of(batch), status)
     iterator = iter(batch)
     assert next(iterator).data == b"0"
     with pytest.raises(PullError) as caught:
@@ -325,7 +326,7 @@ def test_fetch_unknown_status_is_an_error_with_code_and_text(bench: Bench, statu
 def test_fetch_408_interest_expired_ends_normally(bench: Bench) -> None:
     """408 Interest Expired (injected: servers send it across accounts only): ends normally."""
     batch = bench.consumer().fetch(5, expires=5)
-    inject(batch._inlet, b"408 Interest Expired\r\nNats-Pending-Messages: 5\r\nNats-Pending-Bytes: 0")
+    inject(pull_of(batch), b"408 Interest Expired\r\nNats-Pending-Messages: 5\r\nNats-Pending-Bytes: 0")
     got, seconds = timed(lambda: list(batch))
     assert (got, seconds < AT_ONCE) == ([], True)
 
@@ -555,7 +556,7 @@ def test_consume_unknown_status_is_reported_and_recovered(bench: Bench, status: 
     """An unknown status, and a leadership change (injected): reported, and messages go on."""
     with Stream(bench.consumer()) as stream:
         eventually(lambda: waiting_pulls(stream.consumer) == 1)
-        inject(stream.messages._session.inlet, status)
+        inject(pull_of(stream.messages), status)
         bench.js.publish("s.x", b"on")
         assert stream.next().data == b"on"
         eventually(lambda: stream.errors)
@@ -567,17 +568,17 @@ def test_consume_unknown_statuses_in_a_row_back_off(bench: Bench) -> None:
     consumer = bench.consumer()
     sent: list[float] = []
     with Stream(consumer) as stream:
-        session = stream.messages._session
+        pull = pull_of(stream.messages)
         target = consumer._target
         own = target.pull_frame
 
-        def frame(body: bytes, inbox: bytes) -> Ephemeral:
+        def frame(body: bytes, inbox: bytes) -> bytes:
             sent.append(time.monotonic())
-            threading.Timer(0.001, inject, (session.inlet, b"499 No")).start()
+            threading.Timer(0.001, inject, (pull, b"499 No")).start()
             return own(body, inbox)
 
         target.pull_frame = frame  # type: ignore[method-assign]
-        inject(session.inlet, b"499 No")
+        inject(pull, b"499 No")
         stream.idle(2.0)
         del target.pull_frame  # type: ignore[method-assign]
     assert 2 <= len(sent) <= 10

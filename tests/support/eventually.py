@@ -1,4 +1,4 @@
-"""Waiting in tests: for a condition, never for a length of time."""
+"""Waiting in tests: for a condition, never for a fixed time."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ T = TypeVar("T")
 
 
 def eventually(predicate: Callable[[], T], timeout: float = 5.0, message: str = "") -> T:
-    """Call `predicate` until its value is truthy and return that value; fail when `timeout` is over."""
+    """Call `predicate` until it returns a truthy value, and return that; fail after `timeout` seconds."""
     deadline = time.monotonic() + timeout
     interval = 0.001
     while True:

@@ -1,4 +1,4 @@
-"""Forked children in tests, each with a limit: one that hung would outlive the runner and hold its pipes."""
+"""Forked children in tests. Each has a time limit: a child that hangs would keep the test runner from ending."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ CHILD_SECONDS = 10.0
 
 
 def end_in_time() -> None:
-    """In a child: the end of one that hangs, whatever lock it waits for."""
+    """In a child: have SIGALRM kill it if it hangs, whichever lock it waits for."""
     signal.signal(signal.SIGALRM, signal.SIG_DFL)
     signal.alarm(int(CHILD_SECONDS))
 
 
 def in_child(work: Callable[[], Any]) -> Any:
-    """The JSON result of `work`, done in a forked child; fails when the child does, or takes too long."""
+    """Run `work` in a forked child and return its result as JSON. Fails if the child fails or takes too long."""
     reader, writer = os.pipe()
     child = os.fork()
     if child == 0:
         end_in_time()
         try:
             answer = json.dumps({"result": work()})
-        except BaseException:  # noqa: BLE001 - told to the parent, which fails the test
+        except BaseException:  # noqa: BLE001 - the parent fails the test with it
             answer = json.dumps({"failure": traceback.format_exc()})
         os.write(writer, answer.encode())
         os._exit(0)
@@ -41,9 +41,9 @@ def in_child(work: Callable[[], Any]) -> Any:
 
 
 def raised_by(call: Callable[[], object]) -> str:
-    """The name of what `call` raises, or "nothing"."""
+    """The class name of the error that `call` raises, or "nothing"."""
     try:
         call()
-    except BaseException as error:  # noqa: BLE001 - the caller judges it
+    except BaseException as error:  # noqa: BLE001 - the caller compares it
         return type(error).__name__
     return "nothing"

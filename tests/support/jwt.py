@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import binascii
 import json
 import math
 import os
@@ -28,7 +29,15 @@ _JETSTREAM_LIMITS = dict.fromkeys(
 
 def new_seed(prefix: int = nkeys.USER) -> str:
     """A fresh nkey seed: `nkeys.USER`, `nkeys.ACCOUNT` or `nkeys.OPERATOR`."""
-    return nkeys.encode_seed(prefix, os.urandom(32))
+    return encode_seed(prefix, os.urandom(32))
+
+
+def encode_seed(prefix: int, raw_seed: bytes) -> str:
+    """The text of a seed of the kind `prefix`: the letter S, the kind, the seed, a CRC-16, in base32."""
+    # The five bits of the kind follow the five bits of the letter S, so they lie in two bytes.
+    raw = bytes([18 << 3 | prefix >> 5, (prefix & 31) << 3]) + raw_seed
+    checksum = binascii.crc_hqx(raw, 0).to_bytes(2, "little")
+    return base64.b32encode(raw + checksum).decode("ascii").rstrip("=")
 
 
 def encode_jwt(claims: dict[str, Any], signer: nkeys.KeyPair) -> str:

@@ -1,6 +1,6 @@
-"""A second connection that sees every pull, acknowledgement and flow-control answer the client sends.
+"""A second connection that records every pull, ack and flow-control reply of the client.
 
-Leave it out where "no responders" is to be seen: it is a responder.
+It is a subscriber of these subjects: do not use it in a test that expects "no responders".
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from tests.support.eventually import eventually
 
 
 class Seen(NamedTuple):
-    """A message that went by."""
+    """A recorded message."""
 
     at: float
     subject: str
@@ -27,12 +27,12 @@ class Seen(NamedTuple):
 
     @property
     def body(self) -> dict[str, Any]:
-        """A pull's request; an empty one means batch 1."""
+        """The body of a pull request; an empty one means batch 1."""
         return json.loads(self.data) if self.data else {"batch": 1}
 
 
 class Observer:
-    """Records pulls, acks and flow-control answers until it is closed. Survives restarts of the server."""
+    """Records pulls, acks and flow-control replies until it is closed. It survives restarts of the server."""
 
     def __init__(self, url: str | list[str]) -> None:
         self.pulls: list[Seen] = []
@@ -113,10 +113,15 @@ def stream_and_consumer(js: JetStream, count: int = 0, **config: Any) -> Consume
 
 
 def server_version(nc: Connection) -> tuple[int, ...]:
-    """The running server's version, to be compared with (2, 11, 5) and the like."""
+    """The version of the running server, to compare with tuples such as (2, 11, 5)."""
     return tuple(int(part) for part in nc.server_info["version"].split("-")[0].split("."))
 
 
 def waiting_pulls(consumer: Consumer) -> int:
-    """How many pulls wait at the server, by its own account."""
+    """How many pulls are waiting at the server, as it reports."""
     return consumer.get_info().num_waiting or 0
+
+
+def consumers(js: JetStream) -> list[str]:
+    """The names of the consumers of stream S, sorted."""
+    return sorted(js.get_stream("S").consumer_names())

@@ -1,4 +1,4 @@
-"""What the tests of ordered consumers share: publishing, taking, and what is on the server."""
+"""Helpers for tests of ordered consumers: publish, take, and list what is on the server."""
 
 from __future__ import annotations
 
@@ -21,10 +21,6 @@ def sequences(messages: Any) -> list[int]:
 
 def take(stream: MessageStream, count: int) -> list[int]:
     return sequences(stream.next(timeout=5) for _ in range(count))
-
-
-def consumers(js: JetStream) -> list[str]:
-    return list(js.get_stream("S").consumer_names())
 
 
 def upto(last: int, first: int = 1) -> list[int]:

@@ -1,4 +1,4 @@
-"""Servers that are none, for tests of the connection: scripted, or dropping whoever comes."""
+"""Fake servers for tests of the connection: scripted ones, and one that drops every client."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ QUICK: dict[str, Any] = {"reconnect_time_wait": 0.01, "reconnect_time_wait_max":
 
 
 def serve(conn: PeerConnection, **info: Any) -> None:
-    """A scripted server that shakes hands and answers pings until the client leaves."""
+    """A script that does the handshake and answers pings until the client closes the connection."""
     conn.handshake(**info)
     answer_pings(conn)
 
@@ -27,7 +27,7 @@ def answer_pings(conn: PeerConnection) -> None:
 
 
 class CountingListener:
-    """Accepts and drops each connection at once, and notes when."""
+    """Accepts each connection, records when, passes it to `treat`, and closes it."""
 
     def __init__(self, port: int, treat: Callable[[socket.socket], None]) -> None:
         self.times: list[float] = []
@@ -56,4 +56,4 @@ class CountingListener:
 
 
 def drop(client: socket.socket) -> None:
-    """Close without a word."""
+    """Send nothing: the listener closes the connection."""

@@ -1,13 +1,9 @@
-"""What the tests of push subscriptions share."""
+"""Helpers for tests of push subscriptions."""
 
 from __future__ import annotations
 
-from jetstream_sync import JetStream, JetStreamMessage, PushSubscription
+from jetstream_sync import JetStreamMessage, PushSubscription
 from tests.support.eventually import eventually
-
-
-def consumers(js: JetStream) -> list[str]:
-    return sorted(js.get_stream("S").consumer_names())
 
 
 def take(sub: PushSubscription, count: int) -> list[int]:

@@ -1,6 +1,6 @@
-"""Signals in tests: a handler is there for one block only, and no timer outlives it.
+"""Signals in tests: a handler is installed for one block only, and no timer outlives it.
 
-A SIGALRM that comes when its handler is gone ends the whole test process, silently.
+A SIGALRM without its handler would end the whole test process silently.
 """
 
 from __future__ import annotations
@@ -12,9 +12,13 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 
+class Interrupted(Exception):
+    """What the signal handlers of tests raise."""
+
+
 @contextmanager
 def handler_of(number: signal.Signals, handler: Callable[..., object]) -> Iterator[None]:
-    """`handler` for this block. Its timers (`signal.setitimer`) end with it."""
+    """Install `handler` for this block, at whose end timers (`signal.setitimer`) are cancelled."""
     before = signal.signal(number, handler)
     try:
         yield
@@ -25,9 +29,9 @@ def handler_of(number: signal.Signals, handler: Callable[..., object]) -> Iterat
 
 @contextmanager
 def interrupted_after(delay: float, error: type[BaseException]) -> Iterator[None]:
-    """A signal whose handler raises `error` comes `delay` seconds from now, in the block or on the way into it.
+    """Have a signal handler raise `error` in this thread `delay` seconds from now, in the block or on entering it.
 
-    Around it goes the `pytest.raises`. KeyboardInterrupt comes by SIGINT, any other error by SIGALRM.
+    Put `pytest.raises` around it. KeyboardInterrupt is raised by SIGINT, any other error by SIGALRM.
     """
 
     def raise_it(*_: object) -> None:

@@ -1,4 +1,4 @@
-"""Blocking calls in tests: each runs under a watchdog that says where everybody stands when it does not end."""
+"""Blocking calls in tests, with a time limit: a call that exceeds it fails with the stacks of all threads."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ T = TypeVar("T")
 
 
 class InThread(Generic[T]):
-    """A call that runs in a thread of its own from now on; `result()` waits for it."""
+    """Runs a call on a new thread at once; `result()` waits for it."""
 
     def __init__(self, call: Callable[..., T], *args: Any, **options: Any) -> None:
         self._call = call
@@ -29,7 +29,7 @@ class InThread(Generic[T]):
     def _run(self) -> None:
         try:
             self._value = self._call(*self._args, **self._options)
-        except BaseException as error:  # noqa: BLE001 - whatever it is, result() raises it
+        except BaseException as error:  # noqa: BLE001 - result() raises it
             self._error = error
         self._ended = time.monotonic()
 
@@ -43,7 +43,7 @@ class InThread(Generic[T]):
         return self._ended - self._started
 
     def result(self, limit: float = 10.0) -> T:
-        """What the call returned or raised. Fails, with the stacks of all threads, after `limit` seconds."""
+        """Return or raise what the call did. Fails, with the stacks of all threads, after `limit` seconds."""
         self._thread.join(limit)
         if self._thread.is_alive():
             raise AssertionError(f"{_name(self._call)} did not end within {limit} s\n{all_stacks()}")
@@ -52,12 +52,12 @@ class InThread(Generic[T]):
         return self._value  # type: ignore[return-value]
 
     def error(self, limit: float = 10.0) -> BaseException | None:
-        """What the call raised, or None."""
+        """The error that the call raised, or None."""
         try:
             self.result(limit)
         except AssertionError:
             raise
-        except BaseException as error:  # noqa: BLE001 - it is the answer
+        except BaseException as error:  # noqa: BLE001 - it is the result
             return error
         return None
 
@@ -68,7 +68,7 @@ def under_watchdog(call: Callable[..., T], *args: Any, limit: float = 10.0, **op
 
 
 def all_stacks() -> str:
-    """The stacks of all threads, for a failure's text."""
+    """The stacks of all threads, for the text of a failure."""
     names = {thread.ident: thread.name for thread in threading.enumerate()}
     parts = []
     for ident, frame in sys._current_frames().items():

@@ -1,38 +1,29 @@
-"""Consuming with many threads, with threads that switch all the time, and with delays where they hurt."""
+"""Consuming with many threads, with eager thread switching, and with random delays between the threads."""
 
 from __future__ import annotations
 
 import random
-import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
 from jetstream_sync import Connection, Consumer, JetStream, JetStreamMessage
-from jetstream_sync.consumers.pull_session import PullSession
+from jetstream_sync._threads import Wakeup
+from jetstream_sync.consumers.refill import Refill
 from jetstream_sync.errors import ConcurrencyError, NatsError
 from jetstream_sync.testing import LocalServer
+from tests.support.consuming import receivers
 from tests.support.eventually import eventually
 from tests.support.observer import Observer, fill, stream_and_consumer
 from tests.support.watchdog import InThread
 
 
 @pytest.fixture
-def restless() -> Iterator[None]:
-    """Threads that switch after practically every instruction."""
-    interval = sys.getswitchinterval()
-    sys.setswitchinterval(1e-6)
-    yield
-    sys.setswitchinterval(interval)
-
-
-@pytest.fixture
 def delayed(monkeypatch: pytest.MonkeyPatch) -> random.Random:
-    """Random delays at the seams between the taker, the refill thread and the reader."""
+    """Random delays where the consuming thread, the refill thread and the reader thread meet."""
     chance = random.Random(4)
 
     def with_delay(method: Any) -> Any:
@@ -43,8 +34,9 @@ def delayed(monkeypatch: pytest.MonkeyPatch) -> random.Random:
 
         return call
 
-    for name in ("_wake", "_pull_if_due", "_next_look", "taken", "received", "_missed_heartbeat"):
-        monkeypatch.setattr(PullSession, name, with_delay(getattr(PullSession, name)))
+    for name in ("_refill", "_pull_if_due", "_next_look", "account", "processed", "_check_heartbeat"):
+        monkeypatch.setattr(Refill, name, with_delay(getattr(Refill, name)))
+    monkeypatch.setattr(Wakeup, "set", with_delay(Wakeup.set))
     return chance
 
 
@@ -73,8 +65,8 @@ def test_eight_threads_fetching_from_one_consumer_get_each_message_once(js: JetS
     eventually(lambda: consumer.get_info().num_ack_pending == 0)
 
 
-def test_eight_threads_with_next_get_each_message_once(js: JetStream, restless: None) -> None:
-    """next() from many threads that switch all the time."""
+def test_eight_threads_with_next_get_each_message_once(js: JetStream, eager_switching: None) -> None:
+    """next() from eight threads, under eager switching: each message exactly once."""
     consumer = stream_and_consumer(js, 400)
     counts: Counter[bytes] = Counter()
     lock = threading.Lock()
@@ -93,10 +85,12 @@ def test_eight_threads_with_next_get_each_message_once(js: JetStream, restless: 
 
 
 def test_messages_with_random_delays_never_sticks_nor_overpulls(
-    js: JetStream, nc: Connection, nats_server: LocalServer, restless: None, delayed: random.Random
+    js: JetStream, nc: Connection, nats_server: LocalServer, eager_switching: None, delayed: random.Random
 ) -> None:
-    """Wake-ups that come late lose nothing: all messages in order, and no more asked for than was free."""
-    consumer = stream_and_consumer(js, 700)  # some are in a buffer when it is stopped, and come again much later
+    """With late wake-ups all messages come, and the pulls never ask for more than the buffer has room for."""
+    consumer = stream_and_consumer(
+        js, 700
+    )  # a stopped stream discards its buffer; the server delivers those again later
     with Observer(nats_server.url) as observer:
         for limit, count in ((1, 60), (2, 140), (7, 400)):
             seen = len(observer.pulls)
@@ -107,8 +101,10 @@ def test_messages_with_random_delays_never_sticks_nor_overpulls(
             assert sum(pull.body["batch"] for pull in observer.pulls[seen:]) <= count + limit
 
 
-def test_consume_with_workers_and_random_delays(js: JetStream, restless: None, delayed: random.Random) -> None:
-    """Several workers, small buffers, late wake-ups: each message once."""
+def test_consume_with_workers_and_random_delays(
+    js: JetStream, eager_switching: None, delayed: random.Random
+) -> None:
+    """With four workers, a small buffer and late wake-ups the callback gets each message once."""
     consumer = stream_and_consumer(js, 500)
     counts: Counter[bytes] = Counter()
     lock = threading.Lock()
@@ -123,8 +119,8 @@ def test_consume_with_workers_and_random_delays(js: JetStream, restless: None, d
     assert set(counts.values()) == {1}
 
 
-def test_stop_at_any_moment_never_hangs(js: JetStream, restless: None, delayed: random.Random) -> None:
-    """stop() and drain() from another thread at random moments, while messages flow: it always ends."""
+def test_stop_at_any_moment_never_hangs(js: JetStream, eager_switching: None, delayed: random.Random) -> None:
+    """stop() or drain() comes from another thread at a random moment: messages() and consume() always end."""
     consumer = stream_and_consumer(js, 3000, ack_policy="none")
     for round_ in range(30):
         name = f"R{round_}"
@@ -142,8 +138,8 @@ def test_stop_at_any_moment_never_hangs(js: JetStream, restless: None, delayed: 
             assert context.wait(10)
 
 
-def test_many_enders_at_once_are_idempotent(js: JetStream, restless: None) -> None:
-    """stop, drain, deletion of the consumer and close of the connection, all at once."""
+def test_many_enders_at_once_are_idempotent(js: JetStream, eager_switching: None) -> None:
+    """Several threads call stop() and drain() and delete the consumer at once: no call hangs."""
     stream_and_consumer(js, 200)
     for round_ in range(10):
         consumer = js.create_consumer("S", durable_name=f"R{round_}", ack_policy="none")
@@ -159,8 +155,11 @@ def test_many_enders_at_once_are_idempotent(js: JetStream, restless: None) -> No
         assert error is None or isinstance(error, NatsError)
 
 
-def test_two_threads_in_one_stream_never_count_wrongly(js: JetStream, restless: None) -> None:
-    """Two threads that share a stream against the rules: each message once, refusals typed, and it pulls on."""
+def test_two_threads_in_one_stream_never_count_wrongly(js: JetStream, eager_switching: None) -> None:
+    """Two threads iterate over one stream, which is not allowed.
+
+    Each message comes once, a refused thread gets ConcurrencyError, and the stream goes on pulling.
+    """
     consumer = stream_and_consumer(js, 2000, max_ack_pending=-1)
     counts: Counter[bytes] = Counter()
     lock = threading.Lock()
@@ -189,11 +188,11 @@ def test_two_threads_in_one_stream_never_count_wrongly(js: JetStream, restless: 
 
 
 def test_fetches_abandoned_by_many_threads_leave_nothing_behind(
-    js: JetStream, nc: Connection, restless: None
+    js: JetStream, nc: Connection, eager_switching: None
 ) -> None:
-    """Hundreds of fetches closed, broken out of and dropped at once: no listener, no subscription stays."""
+    """Four threads close, leave and drop fetches: no receiver is left on the connection."""
     consumer: Consumer = stream_and_consumer(js)
-    listeners, subs = len(nc._listeners), len(nc._subs)
+    before = len(receivers(nc))
 
     def churn() -> None:
         for number in range(40):
@@ -208,4 +207,4 @@ def test_fetches_abandoned_by_many_threads_leave_nothing_behind(
     workers = [InThread(churn) for _ in range(4)]
     for worker in workers:
         worker.result(30)
-    eventually(lambda: len(nc._listeners) == listeners and len(nc._subs) == subs)
+    eventually(lambda: len(receivers(nc)) == before)

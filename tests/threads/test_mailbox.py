@@ -1,36 +1,29 @@
-"""Mailbox under many threads: every item exactly once, in order, and nobody sleeps through a wake-up."""
+"""Mailbox under many threads: every item exactly once, in order, and no wake-up is lost."""
 
 from __future__ import annotations
 
 import ctypes
 import random
 import signal
-import sys
 import threading
 import time
-from collections.abc import Iterator
 
 import pytest
 
 from jetstream_sync._threads import Mailbox
 from jetstream_sync.errors import ConnectionClosedError, TimeoutError
 from tests.support.eventually import eventually
+from tests.support.signals import Interrupted
 
-
-@pytest.fixture(autouse=True)
-def eager_switching() -> Iterator[None]:
-    before = sys.getswitchinterval()
-    sys.setswitchinterval(1e-6)
-    yield
-    sys.setswitchinterval(before)
+pytestmark = pytest.mark.usefixtures("eager_switching")
 
 
 class Stop(Exception):
-    """Ends a taker."""
+    """Ends a thread that takes items."""
 
 
 class Taker(threading.Thread):
-    """Takes until the mailbox is closed, with any time-out."""
+    """A thread that takes items, with random timeouts, until the mailbox is closed."""
 
     def __init__(self, mailbox: Mailbox[tuple[int, int]], seed: int) -> None:
         super().__init__(daemon=True)
@@ -71,7 +64,7 @@ def start_producers(mailbox: Mailbox[tuple[int, int]], count: int) -> list[threa
 
 
 def assert_in_order(taken: list[tuple[int, int]]) -> None:
-    """One taker sees the items of each producer in the order they were put."""
+    """The items of each producer were taken in the order in which they were put."""
     for producer in range(4):
         numbers = [number for who, number in taken if who == producer]
         assert numbers == sorted(numbers)
@@ -79,7 +72,7 @@ def assert_in_order(taken: list[tuple[int, int]]) -> None:
 
 @pytest.mark.parametrize("takers", [1, 2, 8])
 def test_every_item_taken_exactly_once(takers: int) -> None:
-    """Whatever producers and takers do at the same time, each item is taken once and in its producer's order."""
+    """Four producers and several takers at once: each item is taken once and in its producer's order."""
     mailbox: Mailbox[tuple[int, int]] = Mailbox()
     threads = [Taker(mailbox, seed) for seed in range(takers)]
     for thread in threads:
@@ -97,7 +90,7 @@ def test_every_item_taken_exactly_once(takers: int) -> None:
 
 
 def test_lone_item_wakes_a_waiting_taker() -> None:
-    """One item put while several takers wait without a time-out is taken by one of them, every time."""
+    """A single item that is put while four takers wait is taken by one of them, a thousand times in a row."""
     mailbox: Mailbox[int] = Mailbox()
     got: list[int] = []
 
@@ -122,7 +115,7 @@ def test_lone_item_wakes_a_waiting_taker() -> None:
 
 
 def test_close_wakes_all() -> None:
-    """close() ends every wait with its reason; what was put before is handed out first."""
+    """close() ends every wait with the given error, after the items put before it are handed out."""
     mailbox: Mailbox[tuple[int, int]] = Mailbox()
     threads = [Taker(mailbox, seed) for seed in range(16)]
     for thread in threads:
@@ -138,7 +131,7 @@ def test_close_wakes_all() -> None:
 
 
 def test_close_with_discard_hands_out_nothing() -> None:
-    """A mailbox closed with `discard` raises its reason at once."""
+    """A mailbox closed with `discard=True` hands out nothing more: get() raises the given error at once."""
     mailbox: Mailbox[int] = Mailbox()
     mailbox.put(1)
     mailbox.close(ConnectionClosedError(), discard=True)
@@ -148,7 +141,7 @@ def test_close_with_discard_hands_out_nothing() -> None:
 
 
 def test_timeout_is_kept_and_has_no_context() -> None:
-    """get() gives up after its time-out, with an error that drags no other along."""
+    """get() raises TimeoutError after its timeout; the error has no cause or context."""
     mailbox: Mailbox[int] = Mailbox()
     start = time.monotonic()
     with pytest.raises(TimeoutError) as caught:
@@ -163,14 +156,14 @@ def raise_in(thread: threading.Thread, error: type[BaseException]) -> None:
 
 
 def test_taker_killed_at_any_moment_passes_its_wake_up_on() -> None:
-    """An exception that another thread raises in a waiting taker never costs the other takers their wake-up."""
+    """A taker that is killed while it waits leaves its wake-up to the others: the next item is always taken."""
     mailbox: Mailbox[int] = Mailbox()
     got: list[int] = []
     rng = random.Random(7)
 
     def take(timeout: float | None, started: threading.Event) -> None:
         try:
-            started.set()  # before this an exception would hit the thread's own beginnings
+            started.set()  # an exception before this would end the thread outside the `try`
             while True:
                 try:
                     got.append(mailbox.get(timeout))
@@ -198,12 +191,8 @@ def test_taker_killed_at_any_moment_passes_its_wake_up_on() -> None:
     assert not mailbox._waiters
 
 
-class Interrupted(Exception):
-    pass
-
-
 def test_signals_leave_no_dead_waiter_behind() -> None:
-    """A taker that signal handlers interrupt all the time is woken by the next lone item nevertheless."""
+    """A get() that a signal handler interrupts leaves no waiter in the mailbox."""
     mailbox: Mailbox[int] = Mailbox()
     rng = random.Random(3)
 
@@ -229,7 +218,7 @@ def test_signals_leave_no_dead_waiter_behind() -> None:
 
 
 def test_before_wait_runs_only_when_about_to_block() -> None:
-    """The hook before a wait is not called while there is something to take."""
+    """`before_wait` is called only when get() finds the mailbox empty."""
     calls: list[int] = []
     mailbox: Mailbox[int] = Mailbox(before_wait=lambda: calls.append(1))
     mailbox.put_run([1, 2])

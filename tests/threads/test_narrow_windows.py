@@ -1,4 +1,4 @@
-"""Moments of a few instructions in which another thread, or a signal handler that raises, comes in between."""
+"""Races that last a few instructions: another thread, or a signal handler that raises, comes in between."""
 
 from __future__ import annotations
 
@@ -10,38 +10,46 @@ from typing import Any
 import pytest
 
 import jetstream_sync
-from jetstream_sync import ConnectionClosedError, JetStream, MissedHeartbeatError, PermissionsError, TimeoutError
+from jetstream_sync import (
+    Connection,
+    ConnectionClosedError,
+    JetStream,
+    MissedHeartbeatError,
+    PermissionsError,
+    TimeoutError,
+)
 from jetstream_sync._threads import Mailbox, spawn
 from jetstream_sync.api import publish_async
-from jetstream_sync.net import handshake, lifecycle
+from jetstream_sync.net import handshake
+from jetstream_sync.net import link as link_module
+from jetstream_sync.net.connection import link_of
+from jetstream_sync.net.link import Link
+from jetstream_sync.net.receiver import Receiver
 from jetstream_sync.net.server_errors import server_error
 from jetstream_sync.testing import LocalServer
+from tests.support.consuming import refill_of
 from tests.support.eventually import eventually
 from tests.support.observer import Observer, fill, stream_and_consumer
+from tests.support.signals import Interrupted
 from tests.support.watchdog import InThread
-
-
-class Interrupted(Exception):
-    """What a signal handler of the user's raises."""
-
 
 # --- consuming ----------------------------------------------------------------------------------------
 
 
 def test_heartbeat_read_late_does_not_end_the_watch(nats_server: LocalServer, js: JetStream) -> None:
-    """Read behind a slow message, it finds the clock paused; the pulls after it are watched all the same."""
+    """A heartbeat that is taken after the clock was paused does not stop the watch over later pulls."""
     consumer = stream_and_consumer(js)
     errors: list[Any] = []
     stream = consumer.messages(
         max_messages=10, threshold_messages=5, expires=20, idle_heartbeat=0.5, on_error=errors.append
     )
     with stream:
-        session = stream._session
+        refill = refill_of(stream)
         fill(js, 1)
         stream.next(5)
-        eventually(lambda: session.inlet.delivered >= 2, message="a heartbeat is unread")
+        eventually(lambda: refill.pull.delivered >= 2, message="a heartbeat is unread")
         fill(js, 9)
-        eventually(lambda: session._clock.paused, message="nothing more is to come")  # type: ignore[attr-defined]
+        eventually(lambda: refill._clock.paused, message="nothing more is to come")
         for _ in range(9):
             stream.next(5)
         nats_server.pause()
@@ -56,7 +64,7 @@ def test_heartbeat_read_late_does_not_end_the_watch(nats_server: LocalServer, js
 def test_status_read_before_the_reader_has_noted_it_costs_no_extra_pull(
     nats_server: LocalServer, js: JetStream, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The reader says what it has handed over after it did; a taker that is faster has lost nothing."""
+    """The reader counts a message after it has put it; a consuming thread that is faster sends no extra pull."""
     consumer = stream_and_consumer(js)
     put_run = Mailbox.put_run
     judged = threading.Event()
@@ -68,18 +76,18 @@ def test_status_read_before_the_reader_has_noted_it_costs_no_extra_pull(
         return done
 
     with Observer(nats_server.url) as observer, consumer.messages(max_messages=10, expires=1.0) as stream:
-        session = stream._session
-        box = session.inlet.mailbox
-        on_status = session._on_status  # type: ignore[attr-defined]
+        refill = refill_of(stream)
+        box = refill.box
+        on_status = refill.on_status
         monkeypatch.setattr(Mailbox, "put_run", put_and_be_overtaken)
         resets: list[None] = []
-        reset = session._reset_to_unread  # type: ignore[attr-defined]
-        monkeypatch.setattr(session, "_reset_to_unread", lambda: (resets.append(None), reset()))
+        reset = refill._reset_to_unread
+        monkeypatch.setattr(refill, "_reset_to_unread", lambda: (resets.append(None), reset()))
         answers_read: list[int] = []
         monkeypatch.setattr(
-            session,
-            "_on_status",
-            lambda raw: (on_status(raw), answers_read.append(session._answers_read)),  # type: ignore[attr-defined]
+            refill,
+            "on_status",
+            lambda raw: (on_status(raw), answers_read.append(refill._answers_read)),
         )
         with pytest.raises(TimeoutError):
             stream.next(2.5)  # two pulls time out meanwhile
@@ -89,29 +97,28 @@ def test_status_read_before_the_reader_has_noted_it_costs_no_extra_pull(
         assert len(observer.pulls) <= 4
 
 
-def test_pull_sent_before_the_session_knows_of_a_loss_does_not_outlive_it(
+def test_pull_sent_before_the_stream_knows_of_a_loss_does_not_outlive_it(
     nats_server: LocalServer, js: JetStream
 ) -> None:
-    """It would go out on the next connection, beside that one's first pull: more than max_messages in all."""
+    """A pull sent between the loss and `disconnected()` is not sent on the next connection.
+
+    Together with the first pull there it would ask for more than max_messages.
+    """
     nc = jetstream_sync.connect(nats_server.url, reconnect_time_wait=0.01, error_cb=lambda error: None)
     lost, go_on = threading.Event(), threading.Event()
 
-    class Busy:
-        """Is told of the loss before the session is, and takes its time."""
+    class Busy(Receiver):
+        """A receiver that gets `disconnected()` before the stream, and holds it up."""
 
-        def on_disconnect(self) -> None:
+        wire_subject = b"busy"
+
+        def disconnected(self) -> None:
             lost.set()
             go_on.wait(5)
 
-        def on_reconnect(self) -> None: ...
-
-        def on_closed(self, error: Exception) -> None: ...
-
-        def on_publish_denied(self, subject: bytes, error: Exception) -> None: ...
-
     stream_and_consumer(js, 6)
     with nc, Observer(nats_server.url) as observer:
-        nc._add_listener(Busy())
+        link_of(nc).open(Busy())
         consumer = nc.jetstream().get_consumer("S", "C")
         with consumer.messages(max_messages=10, threshold_messages=5) as stream:
             for _ in range(4):
@@ -122,7 +129,7 @@ def test_pull_sent_before_the_session_knows_of_a_loss_does_not_outlive_it(
             assert lost.wait(5)
             for _ in range(2):
                 stream.next(5)
-            stream._report()  # at the threshold: the taker pulls
+            stream._feed.account(0, 0)  # at the threshold: the consuming thread pulls
             go_on.set()
             eventually(lambda: nc.is_connected)
             observer.wait_for_pulls(before + 1)
@@ -136,7 +143,7 @@ def test_pull_sent_before_the_session_knows_of_a_loss_does_not_outlive_it(
 def test_publish_interrupted_in_the_window_leaves_no_place_behind(
     js: JetStream, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Nobody holds such a future and nobody would time it out: waiting for all would wait for ever."""
+    """An interrupted publish_async() leaves no pending future: publish_async_wait() would never return."""
     js.create_stream(name="S", subjects=["s.>"])
     publisher = js._async_publisher
     add = publisher._add
@@ -155,11 +162,11 @@ def test_publish_interrupted_in_the_window_leaves_no_place_behind(
 def test_inbox_denied_while_the_publisher_opens_is_told_to_every_publish(
     js: JetStream, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The denial may come before the publisher's thread runs; no publish may wait for an ack after that."""
+    """If the inbox is denied before the publisher thread runs, every publish raises and waits for no ack."""
     publisher = js._async_publisher
 
     def denied_meanwhile(*args: Any) -> threading.Thread:
-        publisher.fail(server_error('Permissions Violation for Subscription to "_INBOX.x.*"'))
+        publisher.denied(server_error('Permissions Violation for Subscription to "_INBOX.x.*"'))
         return spawn(*args)
 
     monkeypatch.setattr(publish_async, "spawn", denied_meanwhile)
@@ -174,7 +181,7 @@ def test_inbox_denied_while_the_publisher_opens_is_told_to_every_publish(
 def test_alarm_while_the_reader_starts_ends_connect(
     nats_server: LocalServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A handler's TimeoutError is not a server's fault: the next one would be given a second reader."""
+    """A TimeoutError of a signal handler ends connect(): no second reader starts for the next server."""
     started: list[str] = []
 
     def start_and_be_interrupted(name: str, *args: Any) -> threading.Thread:
@@ -184,7 +191,7 @@ def test_alarm_while_the_reader_starts_ends_connect(
             raise TimeoutError("the alarm of a signal handler")
         return thread
 
-    monkeypatch.setattr(lifecycle, "spawn", start_and_be_interrupted)
+    monkeypatch.setattr(link_module, "spawn", start_and_be_interrupted)
     with pytest.raises(TimeoutError, match="the alarm"):
         jetstream_sync.connect([nats_server.url, f"nats://localhost:{nats_server.port}"])
     assert started.count("reader") == 1
@@ -193,7 +200,7 @@ def test_alarm_while_the_reader_starts_ends_connect(
 def test_failed_connect_leaves_no_writer_that_was_yet_to_start(
     nats_server: LocalServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The reader starts it, however late; connect() waits for both."""
+    """connect() waits for the writer thread too, which the reader starts, however late."""
     writers: list[threading.Thread] = []
 
     def start_late(name: str, *args: Any) -> threading.Thread:
@@ -205,17 +212,17 @@ def test_failed_connect_leaves_no_writer_that_was_yet_to_start(
         return thread
 
     abandoned, ended = threading.Event(), threading.Event()
-    abandon = lifecycle.Lifecycle._abandon_opening
+    give_up = Link._give_up_opening
 
-    def tell(nc: lifecycle.Lifecycle) -> None:
-        abandon(nc)
+    def tell(link: Link) -> None:
+        give_up(link)
         threading.Timer(0.05, abandoned.set).start()
 
     def interrupted(self: handshake._Handshake) -> None:
         raise Interrupted
 
-    monkeypatch.setattr(lifecycle, "spawn", start_late)
-    monkeypatch.setattr(lifecycle.Lifecycle, "_abandon_opening", tell)
+    monkeypatch.setattr(link_module, "spawn", start_late)
+    monkeypatch.setattr(Link, "_give_up_opening", tell)
     monkeypatch.setattr(handshake._Handshake, "run", interrupted)
     with pytest.raises(Interrupted):
         jetstream_sync.connect(nats_server.url)
@@ -223,14 +230,14 @@ def test_failed_connect_leaves_no_writer_that_was_yet_to_start(
 
 
 def test_connection_without_a_writer_is_closed(nats_server: LocalServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    """When no thread is to be had, calls say so; they do not wait for a reader that has died."""
+    """If the writer thread cannot be started the connection is closed, and calls raise with that reason."""
 
     def no_writer(name: str, *args: Any) -> threading.Thread:
         if name == "writer":
             raise RuntimeError("can't start new thread")
         return spawn(name, *args)
 
-    monkeypatch.setattr(lifecycle, "spawn", no_writer)
+    monkeypatch.setattr(link_module, "spawn", no_writer)
     nc = jetstream_sync.connect(nats_server.url)
     eventually(lambda: nc.is_closed)
     began = time.monotonic()
@@ -240,33 +247,34 @@ def test_connection_without_a_writer_is_closed(nats_server: LocalServer, monkeyp
 
 
 def test_next_interrupted_while_it_cleans_up_leaves_nothing(
-    js: JetStream, monkeypatch: pytest.MonkeyPatch
+    nc: Connection, js: JetStream, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its message is there and a signal handler raises in the last moment: neither inbox nor listener stays."""
+    """A signal handler raises while next() closes its receiver: the receiver is removed nevertheless."""
     consumer = stream_and_consumer(js, 1)
-    nc = consumer._target.nc
-    subs, listeners = len(nc._subs), len(nc._listeners)
+    router = link_of(nc).router
+    receivers, remove = len(router), router.remove
     interruptions = 0
 
-    class InterruptedOnce(list):  # type: ignore[type-arg]
-        def remove(self, item: Any) -> None:
-            nonlocal interruptions
-            super().remove(item)
-            interruptions += 1
-            if interruptions == 1:
-                raise Interrupted
+    def interrupted_once(receiver: Receiver) -> None:
+        nonlocal interruptions
+        interruptions += 1
+        if interruptions == 1:
+            raise Interrupted
+        remove(receiver)
 
-    monkeypatch.setattr(nc, "_listeners", InterruptedOnce(nc._listeners))
+    monkeypatch.setattr(router, "remove", interrupted_once)
     with pytest.raises(Interrupted):
         consumer.next(5)
-    assert (len(nc._subs), len(nc._listeners)) == (subs, listeners)
+    assert len(router) == receivers
 
 
-def test_publisher_interrupted_while_it_opens_opens_once(js: JetStream, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its thread, inbox and place among the listeners are not made a second time by the next publish."""
+def test_publisher_interrupted_while_it_opens_opens_once(
+    nc: Connection, js: JetStream, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The next publish creates no second thread, inbox or drain step."""
     js.create_stream(name="S", subjects=["s.>"])
-    nc = js._async_publisher._nc
-    subs, listeners = len(nc._subs), len(nc._listeners)
+    link = link_of(nc)
+    receivers = len(link.router)
     started: list[threading.Thread] = []
 
     def start_and_be_interrupted(*args: Any) -> threading.Thread:
@@ -279,7 +287,107 @@ def test_publisher_interrupted_while_it_opens_opens_once(js: JetStream, monkeypa
     with pytest.raises(Interrupted):
         js.publish_async("s.x", b"")
     assert js.publish_async("s.x", b"").result(5).seq == 1
-    assert (len(nc._subs), len(nc._listeners)) == (subs + 1, listeners + 1)
-    assert len(nc._before_drained) == 1
+    assert len(link.router) == receivers + 1
+    assert len(link.drain_steps) == 1
     nc.close()
     eventually(lambda: not any(thread.is_alive() for thread in started))
+
+
+def test_connect_interrupted_before_the_session_is_in_use_leaves_no_socket(
+    nats_server: LocalServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The session is established; a signal handler raises before the outbox has its transport."""
+    clients = "/connz?state=open"
+
+    def interrupted(self: Link, info: dict[str, Any]) -> None:
+        raise Interrupted
+
+    before = nats_server.monitor(clients)["num_connections"]
+    monkeypatch.setattr(Link, "_use_info", interrupted)
+    with pytest.raises(Interrupted) as raised:
+        jetstream_sync.connect(nats_server.url)
+    eventually(lambda: nats_server.monitor(clients)["num_connections"] == before)
+    assert raised.tb is not None  # what holds the frames, and so the session
+
+
+# --- opening a receiver -------------------------------------------------------------------------------
+
+
+def test_subscribe_interrupted_before_it_has_a_sid_leaves_the_session_alone(
+    nc: Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """There is nothing to unsubscribe yet: an UNSUB without a sid would have the server close the connection."""
+    router = link_of(nc).router
+
+    def interrupted(receiver: Receiver) -> bytes:
+        raise Interrupted
+
+    monkeypatch.setattr(router, "add", interrupted)
+    with pytest.raises(Interrupted):
+        nc.subscribe("never")
+    monkeypatch.undo()
+    nc.flush()
+    assert nc.last_error is None
+    assert nc.stats.reconnects == 0
+
+
+def test_first_request_interrupted_while_it_opens_the_inbox_leaves_requests_usable(
+    nc: Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The inbox is open or not, never half: the next request opens it again."""
+    nc.subscribe("echo", cb=lambda msg: msg.respond(msg.data))
+    outbox = link_of(nc).outbox
+
+    def interrupted(frame: bytes) -> None:
+        monkeypatch.undo()  # the UNSUB that undoes it is queued as usual
+        raise Interrupted
+
+    monkeypatch.setattr(outbox, "control", interrupted)
+    with pytest.raises(Interrupted):
+        nc.request("echo", b"1", timeout=5)
+    assert nc.request("echo", b"2", timeout=5).data == b"2"
+
+
+def test_request_beside_the_one_that_opens_the_inbox_follows_its_sub(
+    nats_server: LocalServer, nc: Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A request that left before the SUB would have its reply dropped by the server."""
+    outbox = link_of(nc).outbox
+    control = outbox.control
+    opening, go_on = threading.Event(), threading.Event()
+
+    def slowly(frame: bytes) -> None:
+        opening.set()
+        go_on.wait(0.5)
+        control(frame)
+
+    with jetstream_sync.connect(nats_server.url) as service:
+        service.subscribe("echo", cb=lambda msg: msg.respond(msg.data))
+        service.flush()
+        monkeypatch.setattr(outbox, "control", slowly)
+        first = InThread(nc.request, "echo", b"1", timeout=3)
+        assert opening.wait(5)
+        second = InThread(nc.request, "echo", b"2", timeout=3)
+        assert first.result().data == b"1"
+        assert second.result().data == b"2"
+
+
+def test_request_beside_the_denial_of_the_inbox_is_told_of_it(
+    nc: Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It finds nothing denied yet and is not pending when the reader fails what is: it would wait for nothing."""
+    nc.subscribe("echo", cb=lambda msg: msg.respond(msg.data))
+    assert nc.request("echo", b"1", timeout=5).data == b"1"
+    link = link_of(nc)
+    new_reply = link.requests.new_reply
+    denial = server_error(f'Permissions Violation for Subscription to "{link.requests.wire_subject.decode()}"')
+    assert isinstance(denial, PermissionsError)
+
+    def denied_meanwhile() -> bytes:
+        link.denied(denial)
+        return new_reply()
+
+    monkeypatch.setattr(link.requests, "new_reply", denied_meanwhile)
+    with pytest.raises(PermissionsError):
+        nc.request("echo", b"2", timeout=5)
+    assert not link.requests.pending

@@ -1,11 +1,10 @@
-"""Outbox over a socket pair with tiny buffers: frames whole and in order, whatever happens to the transport."""
+"""Outbox over a socket pair with tiny buffers: frames stay whole and in order, also when the transport fails."""
 
 from __future__ import annotations
 
 import os
 import random
 import socket
-import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -14,21 +13,16 @@ import pytest
 
 from jetstream_sync._threads import join_quietly, spawn
 from jetstream_sync.errors import ConnectionClosedError, OutboundBufferLimitError, TimeoutError
-from jetstream_sync.net.outbox import GATHER_BYTES, HIGH_WATER, Ephemeral, Outbox
+from jetstream_sync.net.outbox import COALESCE_BYTES, HIGH_WATER, Outbox
 from jetstream_sync.net.transport import PlainTransport
 from tests.support.eventually import eventually
+from tests.support.pipes import Pipe
 
-
-@pytest.fixture(autouse=True)
-def eager_switching() -> Iterator[None]:
-    before = sys.getswitchinterval()
-    sys.setswitchinterval(1e-6)
-    yield
-    sys.setswitchinterval(before)
+pytestmark = pytest.mark.usefixtures("eager_switching")
 
 
 class CountingTransport(PlainTransport):
-    """Notes how often it is closed, and every use after that."""
+    """Counts its closes, and records every use after the first one."""
 
     def __init__(self, sock: socket.socket) -> None:
         super().__init__(sock)
@@ -50,28 +44,9 @@ class CountingTransport(PlainTransport):
         super().close()
 
 
-class Pipe:
-    """A transport and the other end of it."""
-
-    def __init__(self) -> None:
-        ours, self.peer = socket.socketpair()
-        ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 2048)
-        self.peer.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2048)
-        self.transport = CountingTransport(ours)
-        self.received = bytearray()
-
-    def read_all(self, pause: float = 0.0) -> None:
-        """Read slowly until the other side is closed."""
-        rng = random.Random(1)
-        while data := self.peer.recv(rng.choice((1, 100, 3000))):
-            self.received += data
-            if pause and rng.random() < 0.05:
-                time.sleep(pause)
-
-    def start_reading(self, pause: float = 0.0) -> threading.Thread:
-        thread = threading.Thread(target=self.read_all, args=(pause,), daemon=True)
-        thread.start()
-        return thread
+def pipe_of(kind: type[CountingTransport] = CountingTransport) -> Pipe:
+    """A pipe with tiny buffers."""
+    return Pipe(kind, size=2048)
 
 
 def serve(outbox: Outbox) -> None:
@@ -102,7 +77,7 @@ def frame(who: int, number: int, size: int) -> bytes:
 
 
 def frames_in(data: bytes) -> list[tuple[int, int]]:
-    """(who, number) of every frame; fails on anything that is not one."""
+    """(who, number) of every frame. Fails if `data` contains anything else."""
     assert data == b"" or (data[:1] == b"<" and data[-1:] == b">")
     result = []
     for part in data[1:-1].split(b"><") if data else []:
@@ -116,7 +91,7 @@ def publish_many(outbox: Outbox, who: int, count: int) -> None:
     rng = random.Random(who)
     for number in range(count):
         size = rng.choice((0, 10, 300, 5000))
-        outbox.publish(frame(who, number, size), size, gather=rng.random() < 0.3)
+        outbox.publish(frame(who, number, size), size, coalesce=rng.random() < 0.3)
         if outbox.congested:
             outbox.wait_for_room(10)
 
@@ -131,7 +106,7 @@ def start_publishers(outbox: Outbox, threads: int, count: int) -> list[threading
 @pytest.mark.parametrize("pause", [0.0, 0.001])
 def test_frames_are_whole_and_in_order(outbox: Outbox, pause: float) -> None:
     """Frames of many threads through a tiny socket: none broken, none lost, each thread's order kept."""
-    pipe = Pipe()
+    pipe = pipe_of()
     outbox.attach(pipe.transport, b"")
     reader = pipe.start_reading(pause)
     for thread in start_publishers(outbox, 6, 250):
@@ -150,14 +125,14 @@ def test_frames_are_whole_and_in_order(outbox: Outbox, pause: float) -> None:
 
 
 def test_detach_and_attach_in_the_middle(outbox: Outbox) -> None:
-    """Connections come and go under publishers: no frame twice, order kept, every descriptor closed."""
+    """Transports are replaced while threads publish: no frame twice, order kept, every descriptor closed."""
     descriptors = len(os.listdir("/proc/self/fd"))
     pipes: list[Pipe] = []
     readers: list[threading.Thread] = []
     publishers: list[threading.Thread] = []
     rng = random.Random(5)
     while not publishers or any(thread.is_alive() for thread in publishers):
-        pipes.append(Pipe())
+        pipes.append(pipe_of())
         readers.append(pipes[-1].start_reading())
         outbox.attach(pipes[-1].transport, b"")
         outbox.flush()
@@ -171,21 +146,21 @@ def test_detach_and_attach_in_the_middle(outbox: Outbox) -> None:
     assert [pipe.transport.misuse for pipe in pipes if pipe.transport.misuse] == []
     assert all(pipe.transport.sock.fileno() == -1 for pipe in pipes)
     assert len(os.listdir("/proc/self/fd")) == descriptors
-    # A connection's last frame may be cut off; whole ones come once and in order.
+    # The last frame on a transport may be cut off; the whole frames come once and in order.
     whole = [frames_in(bytes(pipe.received[: pipe.received.rfind(b">") + 1])) for pipe in pipes]
     for who in range(4):
         numbers = [number for frames in whole for other, number in frames if other == who]
         assert numbers == sorted(set(numbers))
 
 
-def test_only_lasting_frames_survive_a_disconnect(outbox: Outbox) -> None:
-    """Published messages wait for the next connection; commands and requests of the lost one do not."""
+def test_only_kept_frames_survive_a_disconnect(outbox: Outbox) -> None:
+    """Published messages wait for the next session; session-only frames (commands, requests) are discarded."""
     outbox.publish(b"<kept 1>", 1)
-    outbox.publish(Ephemeral(b"<request>"), 1)
+    outbox.publish(b"<request>", 1, keep=False)
     outbox.control(b"<dropped: there is no connection>")
-    pipe = Pipe()
-    withdrawn = Ephemeral(b"<withdrawn>")
-    outbox.publish(withdrawn, 1)
+    pipe = pipe_of()
+    withdrawn = b"<withdrawn>"
+    outbox.publish(withdrawn, 1, keep=False)
     assert outbox.withdraw(withdrawn)
     assert not outbox.withdraw(withdrawn)
     outbox.attach(pipe.transport, b"<first>")
@@ -194,7 +169,7 @@ def test_only_lasting_frames_survive_a_disconnect(outbox: Outbox) -> None:
     outbox.control(b"<command>")
     drop(outbox)
     outbox.publish(b"<kept 2>", 1)
-    again = Pipe()
+    again = pipe_of()
     outbox.attach(again.transport, b"")
     outbox.flush()
     assert again.peer.recv(1000) == b"<kept 2>"
@@ -203,14 +178,14 @@ def test_only_lasting_frames_survive_a_disconnect(outbox: Outbox) -> None:
 
 
 def test_frames_behind_a_stuck_socket_survive_its_loss(outbox: Outbox) -> None:
-    """What was still queued behind a socket that took no more is sent on the next one, except the ephemeral."""
-    pipe = Pipe()
+    """Frames queued behind a full socket are sent in the next session, except session-only ones."""
+    pipe = pipe_of()
     outbox.attach(pipe.transport, b"")
-    outbox.publish(b"<" + b"x" * 100_000 + b">", 1)  # the writer thread hangs in it from here
+    outbox.publish(b"<" + b"x" * 100_000 + b">", 1)  # the writer thread is stuck in this one
     outbox.publish(b"<behind>", 1)
-    outbox.publish(Ephemeral(b"<request>"), 1)
+    outbox.publish(b"<request>", 1, keep=False)
     drop(outbox)
-    again = Pipe()
+    again = pipe_of()
     outbox.attach(again.transport, b"")
     outbox.flush()
     assert again.peer.recv(1000) == b"<behind>"
@@ -221,8 +196,8 @@ def test_frames_behind_a_stuck_socket_survive_its_loss(outbox: Outbox) -> None:
 
 @pytest.mark.parametrize("how", ["detach", "close"])
 def test_wait_for_room_ends_with_the_connection(outbox: Outbox, how: str) -> None:
-    """Publishers that wait for room are all released when the connection goes; a closed outbox tells them so."""
-    pipe = Pipe()
+    """detach() and close() wake every thread that waits for room; after close() they get ConnectionClosedError."""
+    pipe = pipe_of()
     outbox.attach(pipe.transport, b"")
     while not outbox.congested:
         outbox.publish(bytes(100_000), 1)
@@ -240,7 +215,7 @@ def test_wait_for_room_ends_with_the_connection(outbox: Outbox, how: str) -> Non
     waiters = [threading.Thread(target=wait, daemon=True) for _ in range(5)]
     for waiter in waiters:
         waiter.start()
-    eventually(lambda: len(outbox._room_waiters) == 5)
+    eventually(lambda: len(outbox._room) == 5)
     if how == "detach":
         drop(outbox)
     else:
@@ -253,8 +228,8 @@ def test_wait_for_room_ends_with_the_connection(outbox: Outbox, how: str) -> Non
 
 
 def test_wait_for_room_ends_when_the_peer_reads(outbox: Outbox) -> None:
-    """Room comes back as soon as the other side takes what is queued."""
-    pipe = Pipe()
+    """wait_for_room() returns as soon as the peer reads."""
+    pipe = pipe_of()
     outbox.attach(pipe.transport, b"")
     while not outbox.congested:
         outbox.publish(bytes(HIGH_WATER // 2), 1)
@@ -266,18 +241,18 @@ def test_wait_for_room_ends_when_the_peer_reads(outbox: Outbox) -> None:
     pipe.peer.close()
 
 
-def test_gathered_frames_leave_soon(outbox: Outbox) -> None:
-    """A frame that may wait for company leaves by itself within a moment, and at once when enough came."""
-    pipe = Pipe()
+def test_coalesced_frames_leave_soon(outbox: Outbox) -> None:
+    """A coalesced frame is sent after a moment, and at once when enough bytes are queued."""
+    pipe = pipe_of()
     pipe.peer.settimeout(2)
     outbox.attach(pipe.transport, b"")
     for number in range(50):
-        outbox.publish(b"<%02d>" % number, 1, gather=True)
+        outbox.publish(b"<%02d>" % number, 1, coalesce=True)
         assert pipe.peer.recv(100) == b"<%02d>" % number
     reader = pipe.start_reading()
     sent = 0
-    while sent < GATHER_BYTES:
-        outbox.publish(b"x" * 1000, 1, gather=True)
+    while sent < COALESCE_BYTES:
+        outbox.publish(b"x" * 1000, 1, coalesce=True)
         sent += 1000
     eventually(lambda: len(pipe.received) == sent)
     drop(outbox)
@@ -286,7 +261,7 @@ def test_gathered_frames_leave_soon(outbox: Outbox) -> None:
 
 
 def test_limits_while_disconnected() -> None:
-    """Without a connection frames wait up to the limit, then are refused; after close() all are."""
+    """Without a session frames are queued up to the limit and then refused; after close() all are refused."""
     box = Outbox(pending_size=100)
     box.publish(b"x" * 60, 1)
     with pytest.raises(OutboundBufferLimitError) as caught:
@@ -300,7 +275,7 @@ def test_limits_while_disconnected() -> None:
 
 def test_broken_pipe_is_left_to_the_reader(outbox: Outbox) -> None:
     """A send that fails raises nothing in the publisher; its transport is closed once, by detach()."""
-    pipe = Pipe()
+    pipe = pipe_of()
     outbox.attach(pipe.transport, b"")
     pipe.peer.close()
     for _ in range(3):
@@ -311,15 +286,15 @@ def test_broken_pipe_is_left_to_the_reader(outbox: Outbox) -> None:
 
 
 def test_frames_published_behind_a_broken_pipe_wait_for_the_next_connection(outbox: Outbox) -> None:
-    """Once a send has failed nothing more is thrown after it, though the reader has not noticed yet."""
-    pipe = Pipe()
+    """After a failed send later frames are kept for the next session, also before the reader notices the loss."""
+    pipe = pipe_of()
     outbox.attach(pipe.transport, b"")
     pipe.peer.close()
     outbox.publish(b"<lost>", 1)
     outbox.publish(b"<kept 1>", 1)
     outbox.publish(b"<kept 2>", 1)
     drop(outbox)
-    again = Pipe()
+    again = pipe_of()
     outbox.attach(again.transport, b"")
     outbox.flush()
     assert again.peer.recv(1000) == b"<kept 1><kept 2>"
@@ -327,25 +302,24 @@ def test_frames_published_behind_a_broken_pipe_wait_for_the_next_connection(outb
 
 
 def test_timeout_of_a_signal_handler_reaches_the_publisher(outbox: Outbox) -> None:
-    """TimeoutError is an OSError, too; raised by a handler in the midst of a send it is not the socket's."""
+    """A TimeoutError of a signal handler during a send is passed on, not taken for an error of the socket."""
 
-    class Interrupted(CountingTransport):
+    class AlarmingTransport(CountingTransport):
         def flush_now(self) -> bool:
             if self.outgoing == b"<frame>" and threading.current_thread() is threading.main_thread():
                 raise TimeoutError("the user's own alarm")
             return super().flush_now()
 
-    pipe = Pipe()
-    transport = Interrupted(pipe.transport.sock)
-    outbox.attach(transport, b"")
+    pipe = pipe_of(AlarmingTransport)
+    outbox.attach(pipe.transport, b"")
     with pytest.raises(TimeoutError, match="own alarm"):
         outbox.publish(b"<frame>", 1)
-    assert pipe.peer.recv(100) == b"<frame>"  # the writer thread goes on where the publisher was interrupted
+    assert pipe.peer.recv(100) == b"<frame>"  # the writer thread sends what the publisher could not
     pipe.peer.close()
 
 
 def test_detach_for_good_refuses_at_once() -> None:
-    """A publisher woken by the end of the connection is told that it is closed, not that a buffer is full."""
+    """After detach(for_good=True) publish() raises ConnectionClosedError, not the error of a full buffer."""
     box = Outbox(pending_size=100)
     box.detach(for_good=True)
     with pytest.raises(ConnectionClosedError):

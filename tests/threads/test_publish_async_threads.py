@@ -5,7 +5,6 @@ from __future__ import annotations
 import random
 import threading
 from collections import Counter
-from collections.abc import Iterator
 from concurrent.futures import Future
 from typing import Any
 
@@ -33,11 +32,6 @@ IMPATIENT: dict[str, Any] = {
 }
 
 
-@pytest.fixture
-def stream(js: JetStream) -> Stream:
-    return js.create_stream(name="S", subjects=["s.>"], storage="memory")
-
-
 def ids_of(stream: Stream) -> Counter[str]:
     """How often each message id is stored."""
     consumer = stream.create_consumer(ack_policy="none", inactive_threshold=60)
@@ -57,7 +51,7 @@ def ids_of(stream: Stream) -> Counter[str]:
 def test_window_is_never_exceeded_and_everything_stored_once(
     nats_server: LocalServer, js: JetStream, stream: Stream, window: int
 ) -> None:
-    """Eight threads share a window: it holds, every caller gets through, every message is there once."""
+    """Eight threads share a window: it is never exceeded, no caller is stuck, every message is stored once."""
     count = {1: 60, 7: 200}.get(window, 500)
     most = [0]
     ended = threading.Event()
@@ -82,7 +76,7 @@ def test_window_is_never_exceeded_and_everything_stored_once(
 
 
 def test_callers_of_wait_all_return(js: JetStream, stream: Stream) -> None:
-    """Several threads wait for the window to empty while others publish."""
+    """Four threads wait for the acks while another publishes: all of them return."""
     for _ in range(20):
         for _ in range(50):
             js.publish_async("s.a")
@@ -130,7 +124,7 @@ def test_reconnects_under_load_lose_and_double_nothing(
 
 
 def test_reconnects_without_ids_end_every_future(nats_server: LocalServer, js: JetStream, stream: Stream) -> None:
-    """Each future has an ack or ConnectionLostError; acks are of different messages, and all of them stored."""
+    """Each future ends with an ack or ConnectionLostError. All acks differ, and what is acked is stored."""
     with connect(nats_server.url, **IMPATIENT) as nc:
         own = nc.jetstream(publish_async_max_pending=200)
 
@@ -152,19 +146,11 @@ def test_reconnects_without_ids_end_every_future(nats_server: LocalServer, js: J
     assert max(acked, default=0) <= stored
 
 
-@pytest.fixture
-def mute(nats_server: LocalServer) -> Iterator[str]:
-    with connect(nats_server.url) as listener:
-        listener.subscribe("mute")
-        listener.flush()
-        yield "mute"
-
-
 @pytest.mark.parametrize("subject", ["s.a", "mute"])
 def test_close_under_load_ends_every_future_and_caller(
     nats_server: LocalServer, js: JetStream, stream: Stream, mute: str, subject: str
 ) -> None:
-    """Close comes while threads publish, answered or not: no future stays pending, no caller is stuck."""
+    """close() while threads publish, with and without acks: every future ends and every caller returns."""
     for _ in range(5):
         nc = connect(nats_server.url)
         own = nc.jetstream(publish_async_max_pending=50)
@@ -185,7 +171,7 @@ def test_close_under_load_ends_every_future_and_caller(
 
 
 def test_timeouts_under_load_end_every_future(nats_server: LocalServer, mute: str) -> None:
-    """Different timeouts from several threads, shorter ones after longer ones: each ends at its own."""
+    """Futures with different timeouts, shorter ones after longer ones: all end with TimeoutError."""
     with connect(nats_server.url) as nc:
         own = nc.jetstream()
 
@@ -200,7 +186,7 @@ def test_timeouts_under_load_end_every_future(nats_server: LocalServer, mute: st
 
 
 def test_one_context_for_publish_and_publish_async_and_requests(js: JetStream, stream: Stream) -> None:
-    """All kinds of calls from eight threads: each gets its own answer."""
+    """Eight threads publish with and without waiting and read messages: each call gets its own reply."""
 
     def work(number: int) -> None:
         for round_ in range(30):

@@ -1,4 +1,4 @@
-"""Push subscriptions and threads: who ends when, from where what may be called, and what nobody may disturb."""
+"""Push subscriptions and threads: which threads end when, and what may be called from which thread."""
 
 from __future__ import annotations
 
@@ -8,32 +8,25 @@ import textwrap
 import threading
 import time
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
 import jetstream_sync
 from jetstream_sync import Connection, JetStream, JetStreamMessage, PushSubscription
-from jetstream_sync.errors import NatsError, SubscriptionClosedError
-from jetstream_sync.testing import LocalServer
+from jetstream_sync.consumers.push import PushInbound
+from jetstream_sync.errors import MissedHeartbeatError, NatsError, SubscriptionClosedError
+from jetstream_sync.net.link import Link
+from jetstream_sync.testing import FaultProxy, LocalServer
 from tests.support.eventually import eventually
 from tests.support.forks import in_child, raised_by
-from tests.support.observer import fill
-from tests.support.signals import interrupted_after
+from tests.support.observer import consumers, fill
+from tests.support.platforms import needs_fork_hooks
+from tests.support.signals import Interrupted, interrupted_after
+from tests.support.threads import thread_names
 from tests.support.watchdog import InThread, under_watchdog
 
-
-@pytest.fixture
-def stream(js: JetStream) -> JetStream:
-    js.create_stream(name="S", subjects=["s.>"])
-    return js
-
-
-def threads_of(prefix: str) -> list[str]:
-    return [thread.name for thread in threading.enumerate() if thread.name.startswith(prefix)]
-
-
-def consumers(js: JetStream) -> list[str]:
-    return sorted(js.get_stream("S").consumer_names())
+pytestmark = pytest.mark.usefixtures("stream")
 
 
 ENDS = {
@@ -47,29 +40,29 @@ ENDS = {
 @pytest.mark.parametrize("ordered", [False, True])
 @pytest.mark.parametrize("end", ENDS)
 def test_threads_end_with_the_subscription(
-    nats_server: LocalServer, stream: JetStream, end: str, ordered: bool
+    nats_server: LocalServer, js: JetStream, end: str, ordered: bool
 ) -> None:
-    """js-sub and js-push end with their subscription, however that ends."""
+    """The threads js-sub and js-push end with their subscription, in each of the ways to end it."""
     nc = jetstream_sync.connect(nats_server.url)
-    before = set(threads_of("js-sub-") + threads_of("js-push-"))
+    before = set(thread_names("js-sub-", "js-push-"))
     sub = nc.jetstream().subscribe("s.>", cb=print, idle_heartbeat=1.0, ordered_consumer=ordered)
-    assert len(set(threads_of("js-sub-") + threads_of("js-push-")) - before) == 2
+    assert len(set(thread_names("js-sub-", "js-push-")) - before) == 2
     under_watchdog(ENDS[end], nc, sub)
-    eventually(lambda: set(threads_of("js-sub-") + threads_of("js-push-")) <= before, 2.0)
+    eventually(lambda: set(thread_names("js-sub-", "js-push-")) <= before, 2.0)
     nc.close()
 
 
-def test_each_monitor_thread_has_a_name_of_its_own(stream: JetStream) -> None:
+def test_each_monitor_thread_has_a_name_of_its_own(js: JetStream) -> None:
     """Every subscription with heartbeats has one thread that watches them."""
-    subs = [stream.subscribe("s.>", idle_heartbeat=1.0) for _ in range(3)]
-    assert len(set(threads_of("js-push-"))) == 3
+    subs = [js.subscribe("s.>", idle_heartbeat=1.0) for _ in range(3)]
+    assert len(set(thread_names("js-push-"))) == 3
     for sub in subs:
         sub.unsubscribe()
 
 
-def test_close_while_callbacks_acknowledge(nats_server: LocalServer, stream: JetStream) -> None:
+def test_close_while_callbacks_acknowledge(nats_server: LocalServer, js: JetStream) -> None:
     """close() returns at once though a callback thread is sending acks at that moment, and leaves no thread."""
-    fill(stream, 30)
+    fill(js, 30)
     for number in range(40):
         nc = jetstream_sync.connect(nats_server.url)
         handled: list[JetStreamMessage] = []
@@ -78,21 +71,21 @@ def test_close_while_callbacks_acknowledge(nats_server: LocalServer, stream: Jet
         started = time.monotonic()
         under_watchdog(nc.close)
         assert time.monotonic() - started < 0.45
-        assert not threads_of("js-sub-")
+        assert not thread_names("js-sub-")
 
 
-def test_concurrent_endings_delete_once(stream: JetStream) -> None:
+def test_concurrent_endings_delete_once(js: JetStream) -> None:
     """unsubscribe() and drain() by several threads at once: one deletes the consumer, none raises, none hangs."""
     for _ in range(10):
-        sub = stream.subscribe("s.>", cb=print, idle_heartbeat=5.0)
+        sub = js.subscribe("s.>", cb=print, idle_heartbeat=5.0)
         calls = [InThread(call) for call in (sub.unsubscribe, sub.drain, sub.unsubscribe, sub.drain)]
         for call in calls:
             call.result()
-        assert consumers(stream) == []
+        assert consumers(js) == []
 
 
-def test_unsubscribe_from_the_error_callback(nats_server: LocalServer, stream: JetStream) -> None:
-    """The error callback may unsubscribe what it was told of."""
+def test_unsubscribe_from_the_error_callback(nats_server: LocalServer, js: JetStream) -> None:
+    """The error callback may unsubscribe the subscription that failed."""
     subs: list[PushSubscription] = []
     ended = threading.Event()
 
@@ -108,13 +101,13 @@ def test_unsubscribe_from_the_error_callback(nats_server: LocalServer, stream: J
     ready = threading.Event()
     subs.append(nc.jetstream().subscribe("s.>", cb=lambda message: ready.wait(5) and handle(message)))
     ready.set()
-    fill(stream, 3)
+    fill(js, 3)
     assert ended.wait(5)
-    assert consumers(stream) == []
+    assert consumers(js) == []
     nc.close()
 
 
-def test_close_from_the_callback(nats_server: LocalServer, stream: JetStream) -> None:
+def test_close_from_the_callback(nats_server: LocalServer, js: JetStream) -> None:
     """A callback may close its own connection."""
     nc = jetstream_sync.connect(nats_server.url)
     closed = threading.Event()
@@ -124,61 +117,87 @@ def test_close_from_the_callback(nats_server: LocalServer, stream: JetStream) ->
         closed.set()
 
     nc.jetstream().subscribe("s.>", cb=handle, idle_heartbeat=1.0)
-    fill(stream, 1)
+    fill(js, 1)
     assert closed.wait(5)
-    eventually(lambda: not threads_of("js-push-") and not threads_of("js-sub-"))
+    eventually(lambda: not thread_names("js-push-", "js-sub-"))
 
 
-def test_many_subscriptions_leave_nothing(nats_server: LocalServer, nc: Connection, stream: JetStream) -> None:
+def test_many_subscriptions_leave_nothing(nats_server: LocalServer, nc: Connection, js: JetStream) -> None:
     """100 subscriptions made and ended: no thread, no consumer and no subscription is left."""
-    fill(stream, 3)
+    fill(js, 3)
     nc.flush()
     before = nats_server.monitor(f"/connz?cid={nc.client_id}&subs=1")["connections"][0]["subscriptions"]
     for number in range(100):
         ordered = number % 3 == 0
-        sub = stream.subscribe("s.>", ordered_consumer=ordered, idle_heartbeat=1.0 if number % 2 else None)
+        sub = js.subscribe("s.>", ordered_consumer=ordered, idle_heartbeat=1.0 if number % 2 else None)
         assert sub.next_msg(5.0).data == b"0"
         sub.unsubscribe()
     nc.flush()
     after = nats_server.monitor(f"/connz?cid={nc.client_id}&subs=1")["connections"][0]["subscriptions"]
     assert after == before
-    assert consumers(stream) == []
-    eventually(lambda: not threads_of("js-push-"))
+    assert consumers(js) == []
+    eventually(lambda: not thread_names("js-push-"))
 
 
-def test_ordered_unsubscribed_while_it_is_replaced(nats_server: LocalServer, stream: JetStream) -> None:
-    """An ordered subscription that ends in the middle of its replacement leaves no consumer behind."""
-    fill(stream, 5)
+def test_ordered_unsubscribed_while_it_is_replaced(nats_server: LocalServer, js: JetStream) -> None:
+    """An ordered subscription that is unsubscribed while its consumer is replaced leaves no consumer."""
+    fill(js, 5)
     for number in range(10):
-        sub = stream.subscribe("s.>", ordered_consumer=True, idle_heartbeat=0.1, cb=lambda message: None)
-        stream.delete_consumer("S", sub.consumer_name)
+        sub = js.subscribe("s.>", ordered_consumer=True, idle_heartbeat=0.1, cb=lambda message: None)
+        js.delete_consumer("S", sub.consumer_name)
         first = sub.consumer_name
         if number % 2:
             eventually(lambda first=first, sub=sub: sub.consumer_name != first)
         under_watchdog(sub.unsubscribe)
-        eventually(lambda: consumers(stream) == [])
+        eventually(lambda: consumers(js) == [])
 
 
-class Interrupted(Exception):
-    """What the signal handler raises."""
+def test_reconnect_while_the_watch_starts_does_not_silence_the_alarm(
+    nats_server: LocalServer, js: JetStream, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The connection comes back just after js-push has found it down: the alarm is started nevertheless."""
+    errors: list[Exception] = []
+    attach, connected = PushInbound.attach, Link.connected
+    watched: list[PushInbound] = []
+
+    def attach_and_be_overtaken(inbound: PushInbound, *args: Any, **options: Any) -> None:
+        watched.append(inbound)
+        attach(inbound, *args, **options)
+
+    def down_until_looked_at(link: Link) -> bool:
+        if watched:
+            watched.pop().reconnected()  # as the reader thread does, after js-push has looked and before it acts
+            return False
+        return connected.__get__(link)
+
+    monkeypatch.setattr(PushInbound, "attach", attach_and_be_overtaken)
+    monkeypatch.setattr(Link, "connected", property(down_until_looked_at))
+    with FaultProxy(nats_server) as proxy:
+        nc = jetstream_sync.connect(proxy.url, error_cb=errors.append)
+        nc.jetstream().subscribe("s.>", idle_heartbeat=0.1)
+        assert watched == []
+        proxy.black_hole("to_client")
+        eventually(lambda: [error for error in errors if isinstance(error, MissedHeartbeatError)], 3.0)
+        nc.close()
 
 
-def test_signal_in_next_msg_leaves_the_subscription_usable(stream: JetStream) -> None:
-    """An exception of a signal handler's ends the wait at once; the next call gets the next message."""
-    sub = stream.subscribe("s.>", idle_heartbeat=1.0)
+def test_signal_in_next_msg_leaves_the_subscription_usable(js: JetStream) -> None:
+    """An exception of a signal handler ends the wait at once; the next call gets the next message."""
+    sub = js.subscribe("s.>", idle_heartbeat=1.0)
     for number in range(5):
         with pytest.raises(Interrupted), interrupted_after(0.05, Interrupted):
             sub.next_msg(None)
-        stream.publish("s.x", b"%d" % number)
+        js.publish("s.x", b"%d" % number)
         assert sub.next_msg(2.0).data == b"%d" % number
     sub.unsubscribe()
 
 
+@needs_fork_hooks
 @pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork.*:DeprecationWarning")
-def test_fork_leaves_the_parents_subscription_alone(stream: JetStream) -> None:
+def test_fork_leaves_the_parents_subscription_alone(js: JetStream) -> None:
     """A forked child that uses an inherited subscription gets ForkError, and the parent notices nothing."""
-    sub = stream.subscribe("s.>", durable="d", idle_heartbeat=1.0)
-    pull = stream.pull_subscribe("s.>", "p")
+    sub = js.subscribe("s.>", durable="d", idle_heartbeat=1.0)
+    pull = js.pull_subscribe("s.>", "p")
     calls: list[Callable[[], object]] = [
         lambda: sub.next_msg(1.0),
         sub.unsubscribe,
@@ -194,16 +213,16 @@ def test_fork_leaves_the_parents_subscription_alone(stream: JetStream) -> None:
             return outcomes
 
     assert in_child(use) == ["ForkError"] * len(calls)
-    fill(stream, 1)
+    fill(js, 1)
     assert sub.next_msg(2.0).data == b"0"
     assert len(pull.fetch(1)) == 1
-    assert consumers(stream) == ["d", "p"]
+    assert consumers(js) == ["d", "p"]
     sub.unsubscribe()
     pull.unsubscribe()
 
 
 @pytest.mark.parametrize("form", ["callback", "waiting", "ordered"])
-def test_interpreter_exit_without_close(nats_server: LocalServer, stream: JetStream, form: str) -> None:
+def test_interpreter_exit_without_close(nats_server: LocalServer, js: JetStream, form: str) -> None:
     """A script that ends without closing anything ends at once, exit code 0, with nothing on stderr."""
     script = textwrap.dedent(f"""
         import threading, jetstream_sync
@@ -227,12 +246,12 @@ def test_interpreter_exit_without_close(nats_server: LocalServer, stream: JetStr
     assert time.monotonic() - started < 6.0
 
 
-def test_reader_is_not_held_up_by_a_slow_taker(nc: Connection, stream: JetStream) -> None:
+def test_reader_is_not_held_up_by_a_slow_callback(nc: Connection, js: JetStream) -> None:
     """While a callback sleeps, other subscriptions, requests and pings of the connection go on."""
-    fill(stream, 5)
+    fill(js, 5)
     release = threading.Event()
-    sub = stream.subscribe("s.>", cb=lambda message: release.wait(10), flow_control=True, idle_heartbeat=0.5)
-    other = stream.subscribe("s.>")
+    sub = js.subscribe("s.>", cb=lambda message: release.wait(10), flow_control=True, idle_heartbeat=0.5)
+    other = js.subscribe("s.>")
     assert [int(other.next_msg(2.0).data) for _ in range(5)] == list(range(5))
     assert nc.rtt() < 1.0
     release.set()

@@ -1,4 +1,4 @@
-"""Waking threads: Wakeup, Waiters, Slot, detached jobs, and work done beside the main thread."""
+"""Waking threads: Wakeup, Waiters, Slot, Mailbox, detached(), and beside()."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.support.eventually import eventually
 
 
 def test_wakeup_is_remembered_once() -> None:
-    """A wake-up that comes before the wait ends it; two that come before it end one wait."""
+    """A set() before the wait ends it. Two of them end one wait, not two."""
     wakeup = Wakeup()
     wakeup.set()
     wakeup.set()
@@ -36,19 +36,19 @@ def test_wakeup_wakes_a_sleeping_thread() -> None:
 
 
 def test_waiters_see_what_became_true_before_they_wait() -> None:
-    """A condition that holds already is not waited for."""
+    """wait_until() returns at once if the condition is already true."""
     assert Waiters().wait_until(lambda: True, Deadline(0))
 
 
 def test_waiters_give_up_at_the_deadline() -> None:
-    """Nothing makes the condition true: False, and no waiter stays behind."""
+    """If the condition stays false wait_until() returns False at the deadline and leaves no waiter."""
     waiters = Waiters()
     assert not waiters.wait_until(lambda: False, Deadline(0.01))
-    assert not waiters
+    assert len(waiters) == 0
 
 
 def test_waiters_are_all_woken() -> None:
-    """Each of several threads sees the condition that one thread made true."""
+    """wake_all() wakes every thread that waits for the condition."""
     waiters, done, seen = Waiters(), [], []
 
     def wait() -> None:
@@ -65,7 +65,7 @@ def test_waiters_are_all_woken() -> None:
 
 
 def test_slot_hands_out_its_item_before_its_error() -> None:
-    """The first item wins over a close; the close is raised by the next get()."""
+    """get() returns the item that was put before the close; the next get() raises."""
     slot: Slot[int] = Slot()
     slot.put_run([1, 2])
     slot.close(NatsError("over"))
@@ -75,7 +75,7 @@ def test_slot_hands_out_its_item_before_its_error() -> None:
 
 
 def test_slot_times_out() -> None:
-    """Nothing comes: TimeoutError, and what comes later is still handed out."""
+    """get() raises TimeoutError; a later get() returns an item that came after it."""
     slot: Slot[int] = Slot()
     with pytest.raises(TimeoutError):
         slot.get(0.01)

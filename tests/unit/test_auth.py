@@ -419,7 +419,7 @@ def test_callable_raises(option: str) -> None:
 
 
 def test_callable_interrupted() -> None:
-    """Ctrl-C in a callable stays what it is."""
+    """KeyboardInterrupt in a callable is not turned into another error."""
 
     def interrupted() -> str:
         raise KeyboardInterrupt
@@ -441,7 +441,7 @@ def test_callable_returns_no_text(returned: Any, complaint: str) -> None:
 
 
 def test_repr_names_kinds_only(write: Callable[..., Path]) -> None:
-    """repr says how, never what."""
+    """repr() names the kind of credentials and shows no secret."""
     creds = write(creds_text(JWT, SEED))
     shown = {
         "Authenticator(none)": Authenticator(),

@@ -40,7 +40,7 @@ NOON = datetime(2024, 2, 29, 12, 0, 0, 123456, tzinfo=UTC)
 
 
 def test_choice_equals_and_prints_as_its_string() -> None:
-    """Policies are strings to everyone who does not care."""
+    """A policy equals, prints and formats as its string."""
     assert AckPolicy.EXPLICIT == "explicit"
     assert f"{AckPolicy.EXPLICIT} {AckPolicy.EXPLICIT:>9}" == "explicit  explicit"
     assert str(AckPolicy.EXPLICIT) == "explicit"
@@ -56,7 +56,7 @@ def test_plain_string_becomes_the_enum() -> None:
 
 
 def test_unknown_choice_of_the_user_is_refused_with_the_valid_ones() -> None:
-    """A misspelt policy is told apart at once, with what could have been meant."""
+    """A misspelt policy is a ValueError that lists the valid ones."""
     with pytest.raises(
         ValueError, match=r"ConsumerConfig\.ack_policy cannot be 'explicitly'.*'explicit', 'all', 'none'"
     ):
@@ -90,7 +90,7 @@ def test_unset_fields_are_not_sent() -> None:
 
 
 def test_false_zero_and_empty_are_sent() -> None:
-    """What was set is sent even when it looks like nothing."""
+    """A field that was set is sent even if it is zero, false or empty."""
     config = StreamConfig("S", description="", max_msgs=0, no_ack=False, subjects=[], metadata={}, max_age=0)
     assert config.to_wire() == {
         "name": "S",
@@ -204,7 +204,7 @@ def test_assignment_is_checked_and_changes_nothing_when_refused() -> None:
 
 
 def test_list_changed_in_place_is_checked_when_sent() -> None:
-    """What got into a list or a nested object behind the config's back is still refused."""
+    """A wrong value that was put into a list or a nested object in place is rejected when the config is sent."""
     config = StreamConfig("S", subjects=["a"], sources=[StreamSource("O", subject_transforms=[])])
     assert config.subjects is not None
     config.subjects.append("b c")
@@ -287,7 +287,7 @@ def test_configs_with_different_unknown_fields_differ() -> None:
 
 
 def test_null_and_missing_are_unset() -> None:
-    """A null where a list, dict or object belongs is as good as nothing."""
+    """A null in place of a list, dict or object is read as if it were missing."""
     wire = {"name": "S", "subjects": None, "metadata": None, "mirror": None, "max_age": None, "sources": []}
     assert StreamConfig.from_wire(wire) == StreamConfig("S", sources=[])
 

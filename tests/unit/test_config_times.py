@@ -132,7 +132,7 @@ def test_zero_time_in_a_config_is_none() -> None:
 
 
 def test_naive_datetime_is_refused() -> None:
-    """Nobody can know which moment a naive datetime means."""
+    """A naive datetime is rejected: it does not say which moment it means."""
     with pytest.raises(ValueError, match=r"ConsumerConfig\.pause_until .* time zone"):
         ConsumerConfig(pause_until=datetime(2024, 1, 1))
 

@@ -1,4 +1,4 @@
-"""Deadlines: on a monotonic clock that tests can turn."""
+"""Deadlines, with a clock that the tests set."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from jetstream_sync._deadline import FOREVER, Deadline, seconds
 
 
 class Clock:
-    """A clock that stands still until told otherwise."""
+    """A clock that stands still until a test moves it."""
 
     def __init__(self) -> None:
         self.now = 1000.0
@@ -37,7 +37,7 @@ def test_remaining_counts_down_to_zero() -> None:
 
 
 def test_none_never_expires() -> None:
-    """Without a limit nothing is left to count, and waits last practically for ever."""
+    """Without a limit remaining() is None, and wait_time() is about a century."""
     clock = Clock()
     deadline = Deadline(None, clock)
     clock.now += 1e12
@@ -47,7 +47,7 @@ def test_none_never_expires() -> None:
 
 
 def test_zero_is_expired_at_once() -> None:
-    """A timeout of zero means: look, do not wait."""
+    """A deadline with a timeout of zero is expired at once."""
     deadline = Deadline(0, Clock())
     assert deadline.expired
     assert deadline.wait_time() == 0.0

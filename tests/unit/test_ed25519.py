@@ -116,14 +116,14 @@ def test_both_ways_agree_on_any_seed_and_message(seed: bytes, message: bytes) ->
     """Our Python and `cryptography` give the same bytes, and those verify."""
     python, library = ed25519._PythonKeys(seed), ed25519._library_keys(seed)
     assert library is not None
-    assert python.public_key() == library.public_key()
+    assert python.public_key == library.public_key
     assert python.sign(message) == library.sign(message)
-    Ed25519PublicKey.from_public_bytes(python.public_key()).verify(python.sign(message), message)
+    Ed25519PublicKey.from_public_bytes(python.public_key).verify(python.sign(message), message)
 
 
 @pytest.mark.parametrize("scalar", [0, 1, 7, 8, 9, 15, 16, 2**252, ed25519._ORDER - 1, ed25519._ORDER])
-def test_times_base_at_edges_of_digits(scalar: int) -> None:
-    """The signed digits carry rightly: the product equals adding the base point one double at a time."""
+def test_times_base_equals_doubling_and_adding(scalar: int) -> None:
+    """The product from the table equals the one by doubling from the highest bit down."""
     base = ed25519._addend((ed25519._BASE_X, ed25519._BASE_Y, 1, ed25519._BASE_X * ed25519._BASE_Y))
     expected = ed25519._NEUTRAL
     for bit in f"{scalar:b}":

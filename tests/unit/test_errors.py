@@ -96,7 +96,7 @@ def test_timeout_is_also_the_builtin_one() -> None:
 
 @pytest.mark.parametrize("error", SAMPLES, ids=lambda error: type(error).__name__)
 def test_error_pickles_with_its_facts(error: NatsError) -> None:
-    """An error comes home from another process as what it was."""
+    """An unpickled error has the same class, text and attributes."""
     copy: Any = pickle.loads(pickle.dumps(error))
     assert type(copy) is type(error)
     assert str(copy) == str(error)

@@ -1,4 +1,4 @@
-"""Infos: what the server tells, read whole, with sensible values where it says nothing."""
+"""Infos: all fields that the server sends are read, and missing ones have sensible values."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ def test_stream_info_is_read_whole() -> None:
 
 
 def test_error_of_a_source_is_an_api_error() -> None:
-    """Why a source fails is told as the error that would be raised for it; never heard from is None."""
+    """The error of a source is an APIError of the class that would be raised; `active` is None without contact."""
     (source,) = StreamInfo.from_wire(CLUSTERED_STREAM).sources
     assert source.active is None
     assert isinstance(source.error, StreamNotFoundError)
@@ -111,7 +111,7 @@ def test_error_of_a_source_is_an_api_error() -> None:
 
 
 def test_unknown_fields_are_kept_without_the_envelope() -> None:
-    """What is not known is kept where it was; paging and type belong to the answer, not to the stream."""
+    """Unknown fields are kept in their object; paging and type belong to the reply and are not kept."""
     info = StreamInfo.from_wire(CLUSTERED_STREAM)
     assert info.unknown_fields == {"weather": "fine"}
     assert info.cluster is not None

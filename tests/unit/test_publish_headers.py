@@ -157,6 +157,6 @@ def test_no_responders_names_the_subject() -> None:
     ids=lambda body: repr(body[:20]),
 )  # fmt: skip
 def test_answer_that_is_no_ack_is_a_typed_error(body: bytes) -> None:
-    """Whoever else answers on the subject, the publisher sees a JetStreamError."""
+    """A reply that does not come from a stream makes the publish raise a JetStreamError."""
     with pytest.raises(JetStreamError):
         answer(body)

@@ -1,4 +1,4 @@
-"""What a server's -ERR means: which error it is, and whether the server closes behind it."""
+"""The text of an -ERR: which error it is, and whether the server closes the connection after it."""
 
 from __future__ import annotations
 

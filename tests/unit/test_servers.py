@@ -217,7 +217,7 @@ def test_advertisement_without_any_address_changes_nothing(urls: list[Any]) -> N
 
 
 def test_advertised_servers_inherit_scheme_credentials_and_tls_name() -> None:
-    """Advertised addresses carry neither: those of the server that advertised them hold."""
+    """Advertised addresses have no scheme and credentials: they inherit those of the advertising server."""
     pool = make_pool("tls://joe:hush@cluster.example:4222")
     pool.connected(pool.servers[0])
     pool.advertise(["10.0.0.7:4222", "other.example:4222"])
@@ -259,7 +259,7 @@ def test_backoff_jitter_never_exceeds_the_cap(first: float, most: float, jitter:
 
 
 def test_backoff_jitter_makes_waits_differ() -> None:
-    """Two clients that lost the same server do not come back in step."""
+    """Two clients that lost the same server do not reconnect at the same times."""
     one, two = Backoff(0.1, 5.0, 0.2, random.Random(1)), Backoff(0.1, 5.0, 0.2, random.Random(2))
     waits = [(one.next_wait(), two.next_wait()) for _ in range(10)]
     assert waits[0] == (0.0, 0.0)

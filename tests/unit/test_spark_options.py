@@ -99,7 +99,7 @@ def test_secrets_are_not_shown() -> None:
     [(TaskIdentity("q", 7, 2), "q/7/2/"), (TaskIdentity("w", None, 0), "w/0/")],
 )
 def test_message_ids_name_write_batch_and_partition(identity: TaskIdentity, prefix: str) -> None:
-    """A row's id begins with what stays the same when its task runs again."""
+    """The prefix of a row's id stays the same when its task runs again."""
     assert identity.id_prefix == prefix
 
 
@@ -127,5 +127,5 @@ def test_marker_survives_bytes() -> None:
     ],
 )
 def test_rows_already_written(last: Marker | None, epoch: int, expected: int | None) -> None:
-    """Rows of a finished chunk are skipped; those of an epoch that a later one has followed, all."""
+    """Rows of a finished chunk are skipped, and all rows of an epoch that a later one has followed."""
     assert rows_already_written(last, epoch) == expected

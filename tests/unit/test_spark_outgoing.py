@@ -35,7 +35,7 @@ def headers_of(message: Outgoing) -> dict[str, list[str]]:
     ],
 )
 def test_headers_column(given_headers: Any, expected: dict[str, list[str]]) -> None:
-    """Maps of lists and of strings are taken; what judged an earlier publish is not repeated."""
+    """Maps of lists and of strings are accepted; headers of the publish that stored a row are not sent again."""
     assert [headers_of(row) for row in encode(Columns([b"x", b"y"], headers=[given_headers] * 2))] == [
         expected
     ] * 2

@@ -91,7 +91,7 @@ def test_chunk_of_reads_both_reply_forms(reply: bytes) -> None:
 
 
 def test_chunk_of_notices_a_skipped_delivery() -> None:
-    """A gap in the consumer sequence is a message that nobody has."""
+    """A gap in the consumer sequence means that a message was lost."""
     messages = [(b"a", V1 % (10, 4), None, b""), (b"b", V1 % (12, 6), None, b"")]
     assert chunk_of(messages, 4) is None
     assert chunk_of(messages[:1], 3) is None

@@ -148,7 +148,7 @@ def test_close_ends_scripts_that_wait() -> None:
 
 
 def test_port_is_refused_after_close() -> None:
-    """After closing nobody listens any more."""
+    """After close() the port no longer accepts connections."""
     with ScriptedPeer(lambda conn: None) as peer:
         port = peer.port
     with pytest.raises(ConnectionRefusedError):

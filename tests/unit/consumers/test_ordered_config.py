@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from jetstream_sync import AckPolicy, ConsumerConfigError, DeliverPolicy, NotJSMessageError
+from jetstream_sync.consumers.chain import delivery_of
 from jetstream_sync.consumers.ordered import ordered_config
-from jetstream_sync.consumers.ordered_cursor import sequences_of
 
 NOON = datetime(2024, 5, 1, 12, tzinfo=timezone.utc)
 
@@ -153,11 +153,11 @@ def test_unknown_option_is_a_type_error() -> None:
 )
 def test_sequences_are_read_from_both_forms_of_the_reply(reply: bytes) -> None:
     """Nine tokens, or eleven and more."""
-    assert sequences_of((b"s", reply, None, b"")) == (17, 4)
+    assert delivery_of((b"s", reply, None, b"")) == (b"c", 17, 4)
 
 
 @pytest.mark.parametrize("reply", [None, b"_INBOX.x", b"$JS.ACK.S.c.1.x.4.5.3", b"$JS.ACK.a.S.c.1.17.4.5.3"])
 def test_sequences_of_a_foreign_message_raise(reply: bytes | None) -> None:
     """What did not come from JetStream has no place in the order."""
     with pytest.raises(NotJSMessageError):
-        sequences_of((b"s", reply, None, b""))
+        delivery_of((b"s", reply, None, b""))

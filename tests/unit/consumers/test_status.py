@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 
 from jetstream_sync.consumers.status import (
-    ConsumeVerdict,
+    ConsumeAction,
     Ends,
-    FetchVerdict,
+    FetchAction,
     Kind,
     Pending,
-    PushVerdict,
+    PushAction,
     classify,
     pending_of,
     read_status,
@@ -24,7 +24,7 @@ from jetstream_sync.protocol.headers import Status, status_of
 
 STATUSES = Path(__file__).parents[2] / "data" / "statuses.jsonl"
 
-F, C, P = FetchVerdict, ConsumeVerdict, PushVerdict
+F, C, P = FetchAction, ConsumeAction, PushAction
 
 # (code, description in statuses.jsonl) → kind, fetch, consume, push, pull subscription, ends, backs off, drops pin
 EXPECTED = {
@@ -123,7 +123,7 @@ def block_of(example: str) -> bytes:
 
 
 def test_classify_every_recorded_status() -> None:
-    """Each status that a server was seen to send has exactly the verdicts named for it here."""
+    """Each status that a server was seen to send has exactly the actions named for it here."""
     seen = set()
     for row in recorded():
         key = (str(row["code"]), str(row["description"]))
@@ -205,7 +205,7 @@ def test_to_error_carries_code_and_description(status: Status, error: type[PullE
     assert status.description in str(got)
 
 
-def test_to_error_names_the_subject_when_nobody_responds() -> None:
+def test_to_error_names_the_subject_without_responders() -> None:
     """A 503 is NoRespondersError on the subject that was asked."""
     got = to_error(Status(503, ""), "$JS.API.CONSUMER.MSG.NEXT.S.C")
     assert isinstance(got, NoRespondersError)

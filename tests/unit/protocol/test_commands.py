@@ -1,4 +1,4 @@
-"""What the client says, byte for byte."""
+"""The client's protocol lines, byte for byte."""
 
 from __future__ import annotations
 

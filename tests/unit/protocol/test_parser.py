@@ -1,4 +1,4 @@
-"""The parser, one frame or one fault at a time: whole, byte by byte, and with bytes behind."""
+"""The parser with one frame or one error at a time: whole, byte by byte, and followed by more bytes."""
 
 from __future__ import annotations
 
@@ -177,7 +177,7 @@ def test_bytes_behind_a_frame_are_kept(wire: bytes, expected: Any, feed: Feeding
 
 @every_feeding
 def test_incomplete_frame_is_no_event(feed: Feeding) -> None:
-    """No proper prefix of a frame makes an event or an error."""
+    """An incomplete frame produces neither an event nor an error."""
     for wire, _ in FRAMES.values():
         for end in range(min(len(wire), 60)):
             parser = Parser()
@@ -408,7 +408,7 @@ def test_large_info_byte_by_byte_is_linear() -> None:
 
 
 def test_declared_size_allocates_nothing() -> None:
-    """Memory follows what arrived, not what a size promises."""
+    """The parser holds what has arrived, and allocates nothing for a declared size."""
     parsers = [Parser() for _ in range(10)]
     tracemalloc.start()
     try:

@@ -25,6 +25,7 @@ from jetstream_sync.protocol.subjects import (
     subscribe_subject,
     valid_name,
 )
+from tests.support.platforms import needs_fork_hooks
 
 
 def stream_name(name: str) -> str:
@@ -194,25 +195,22 @@ def test_inbox_is_a_nuid_below_the_prefix() -> None:
     assert publish_subject(inbox) == inbox.encode()
 
 
+@pytest.mark.usefixtures("eager_switching")
 def test_nuids_differ_between_threads() -> None:
     """Threads that share one generator never get the same id."""
     nuid = Nuid()
     taken: list[list[str]] = [[] for _ in range(4)]
-    interval = sys.getswitchinterval()
-    sys.setswitchinterval(1e-5)
-    try:
-        threads = [
-            threading.Thread(target=lambda ids=ids: ids.extend(nuid.next() for _ in range(5000))) for ids in taken
-        ]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join(30)
-    finally:
-        sys.setswitchinterval(interval)
+    threads = [
+        threading.Thread(target=lambda ids=ids: ids.extend(nuid.next() for _ in range(5000))) for ids in taken
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(30)
     assert len({nuid for ids in taken for nuid in ids}) == 20_000
 
 
+@needs_fork_hooks
 def test_nuids_differ_after_fork() -> None:
     """A forked child draws new random numbers, for the shared generator and for its own; the parent keeps its."""
     program = """if True:

@@ -1,0 +1,1 @@
+"""What the golden wire test has each surface of the library do, with the public API alone."""

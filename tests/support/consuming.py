@@ -1,0 +1,36 @@
+"""What is behind the objects that users hold: their feeds and pulls, and a connection's receivers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from jetstream_sync import Connection, ConsumeContext, MessageBatch, MessageStream
+from jetstream_sync.consumers.fetch import BatchFeed
+from jetstream_sync.consumers.pull import Pull
+from jetstream_sync.consumers.refill import Refill
+from jetstream_sync.net.connection import link_of
+
+
+def refill_of(owner: MessageStream | ConsumeContext) -> Refill:
+    """The feed behind messages() or consume() of a consumer."""
+    feed = owner._endless if isinstance(owner, MessageStream) else owner._feed
+    assert isinstance(feed, Refill)
+    return feed
+
+
+def batch_feed_of(batch: MessageBatch) -> BatchFeed:
+    return batch._feed
+
+
+def pull_of(owner: MessageBatch | MessageStream | ConsumeContext) -> Pull:
+    return owner._feed.pull if isinstance(owner, MessageBatch) else refill_of(owner).pull
+
+
+def buffered(owner: MessageBatch | MessageStream | ConsumeContext) -> int:
+    """How many messages and statuses have come and are not taken."""
+    return len(pull_of(owner).items)
+
+
+def receivers(nc: Connection) -> dict[bytes, Any]:
+    """By sid, everything that the connection delivers to."""
+    return link_of(nc).router.receivers
