@@ -457,5 +457,3 @@ def _after_fork_in_child() -> None:
 
 
 on_fork(_after_fork_in_child)
-
-run_detached = detached

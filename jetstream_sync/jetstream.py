@@ -22,7 +22,7 @@ from .consumers.binding import SubscribeRequest, subscribe
 from .consumers.consumer import Consumer
 from .consumers.ordered import OrderedConsumer
 from .consumers.pull_subscription import PullSubscription, subscribe_pull
-from .consumers.push import Callback, PendingLimits, PushSubscription
+from .consumers.push import Callback, PushSubscription
 from .net.connection import Connection, link_of
 from .net.subscription import DEFAULT_PENDING_BYTES, DEFAULT_PENDING_MSGS
 from .protocol.subjects import publish_subject
@@ -316,7 +316,7 @@ class JetStream:
             ordered_consumer=ordered_consumer,
             idle_heartbeat=idle_heartbeat,
             flow_control=flow_control,
-            limits=PendingLimits(pending_msgs_limit, pending_bytes_limit),
+            limits=(pending_msgs_limit, pending_bytes_limit),
         )
 
     def pull_subscribe(

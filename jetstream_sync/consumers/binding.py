@@ -1,9 +1,8 @@
 """From what a user asks for to a consumer and a subscription: ADR-15's workflow.
 
-`SubscribeRequest.make` rejects what cannot work before anything is sent. `find_stream`, `look_up` and `create`
-look streams and consumers up, check an existing consumer against the request, and create one that does not
-exist; push and pull subscriptions share them. `subscribe` is js.subscribe(). Thread-safe: nothing here has
-state; what asks the server blocks for its reply and raises what it says.
+`SubscribeRequest.make` rejects what cannot work before anything is sent. `look_up` checks an existing consumer
+against the request, `create` makes one that does not exist; push and pull subscriptions share them. Nothing here
+has state; what asks the server blocks for its reply and raises what it says.
 """
 
 from __future__ import annotations
@@ -26,7 +25,9 @@ from ..errors import (
     ConsumerConfigError,
     ConsumerExistsError,
     ConsumerNotFoundError,
+    NatsError,
     PermissionsError,
+    SubscriptionClosedError,
     TimeoutError,
 )
 from ..protocol.subjects import publish_subject, queue_name, subscribe_subject, valid_name
@@ -43,8 +44,7 @@ class SubscribeRequest(NamedTuple):
     stream: str | None
     bind: str | None
     queue: str | None
-    config: ConsumerConfig
-    """What the user set, and nothing else."""
+    config: ConsumerConfig  # what the user set, and nothing else
     ack_policy_asked: bool
     pull: bool
 
@@ -63,15 +63,22 @@ class SubscribeRequest(NamedTuple):
     ) -> SubscribeRequest:
         """Raises ConsumerConfigError, BadSubjectError, TypeError or ValueError. Sends nothing."""
         asked = merged(ConsumerConfig, config, fields)
-        subject = _subject(subject, asked)
+        if subject is not None and asked.filter_subjects:
+            text = (
+                f"the subject is {subject!r}, but filter_subjects is {asked.filter_subjects!r}: give one of them"
+            )
+            _refuse("filter_subjects", text, asked.filter_subjects != [subject])
+        subject = _agreed("the subject", subject, "filter_subject", asked.filter_subject)
         if subject is not None:
             subscribe_subject(subject)
         elif stream is None:
             _refuse("subject", "a subject or a stream is needed to find the consumer's stream")
-        for kind, name in (("stream", stream), ("consumer", bind)):
+        for kind, name in (("stream", stream), ("consumer", bind), ("durable name", durable)):
             if name is not None:
                 valid_name(kind, name)
-        _set_durable(asked, durable, bind)
+        asked.durable_name = given = _agreed("durable", durable, "durable_name", asked.durable_name)
+        text = f"the consumer to bind to is {bind!r}, but the durable name is {given!r}"
+        _refuse("durable_name", text, bind is not None and given not in (None, bind))
         if pull:
             _check_pull(asked)
         else:
@@ -97,36 +104,18 @@ def _refuse(field: str, text: str, when: object = True) -> None:
         raise ConsumerConfigError(text, field=field)
 
 
-def _subject(subject: str | None, asked: ConsumerConfig) -> str | None:
-    """The subject asked for; a filter in the config is another way to say it."""
-    if subject is None:
-        return asked.filter_subject
-    for name, none, same in (("filter_subject", None, subject), ("filter_subjects", [], [subject])):
-        given = getattr(asked, name)
-        text = f"the subject is {subject!r}, but {name} is {given!r}: give one of them"
-        _refuse(name, text, given not in (None, none, same))
-    return subject
-
-
-def _set_durable(asked: ConsumerConfig, durable: str | None, bind: str | None) -> None:
-    given = asked.durable_name
-    if durable is not None:
-        valid_name("durable name", durable)
-        text = f"durable is {durable!r}, but durable_name is {given!r}"
-        _refuse("durable_name", text, given not in (None, durable))
-        asked.durable_name = given = durable
-    text = f"the consumer to bind to is {bind!r}, but the durable name is {given!r}"
-    _refuse("durable_name", text, bind is not None and given not in (None, bind))
+def _agreed(what: str, value: str | None, field: str, given: str | None) -> str | None:
+    """What was asked for, as an argument or as a field of the config."""
+    text = f"{what} is {value!r}, but {field} is {given!r}: give one of them"
+    _refuse(field, text, value is not None and given not in (None, value))
+    return given if value is None else value
 
 
 def _set_queue(asked: ConsumerConfig, queue: str | None, bind: str | None) -> str | None:
     """The queue, given as such or as the config's deliver group. Moves it out of the config."""
-    group, asked.deliver_group = asked.deliver_group, None
     if queue is not None:
         queue_name(queue)
-        text = f"the queue is {queue!r}, but deliver_group is {group!r}"
-        _refuse("deliver_group", text, group not in (None, queue))
-    queue = group if queue is None else queue
+    queue, asked.deliver_group = _agreed("the queue", queue, "deliver_group", asked.deliver_group), None
     if queue is None:
         return None
     for name in ("idle_heartbeat", "flow_control"):  # the server would send each of them to a random member
@@ -138,14 +127,13 @@ def _set_queue(asked: ConsumerConfig, queue: str | None, bind: str | None) -> st
 
 
 def _check_pull(asked: ConsumerConfig) -> None:
-    policy = asked.ack_policy
-    text = f"a pull subscription needs ack_policy explicit, not {policy!s}"
-    _refuse("ack_policy", text, policy in (AckPolicy.NONE, AckPolicy.ALL))
+    text = f"a pull subscription needs ack_policy explicit, not {asked.ack_policy!s}"
+    _refuse("ack_policy", text, asked.ack_policy in (AckPolicy.NONE, AckPolicy.ALL))
     for name in ("deliver_subject", "deliver_group", "idle_heartbeat", "flow_control"):
         _refuse(name, f"{name} is for push consumers, not for a pull subscription", getattr(asked, name))
 
 
-# --- an existing consumer ---------------------------------------------------------------------------
+# --- checks, look-up and creation ---------------------------------------------------------------------
 
 
 def check_existing(request: SubscribeRequest, info: ConsumerInfo) -> None:
@@ -188,9 +176,6 @@ def _shown(config: ConsumerConfig, name: str) -> str:
     return str(value) if isinstance(value, WireEnum) else repr(value)
 
 
-# --- look-up and creation -----------------------------------------------------------------------------
-
-
 class Found(NamedTuple):
     """The consumer a subscription uses, and whether the subscription created it."""
 
@@ -200,10 +185,7 @@ class Found(NamedTuple):
 
 def find_stream(client: ApiClient, request: SubscribeRequest) -> str:
     """The stream asked for, or the one on the subject. Raises StreamNotFoundError when there is not one."""
-    if request.stream is not None:
-        return request.stream
-    assert request.subject is not None  # SubscribeRequest.make saw to it
-    return StreamApi(client).name_by_subject(request.subject)
+    return request.stream or StreamApi(client).name_by_subject(request.subject or "")
 
 
 def look_up(client: ApiClient, stream: str, request: SubscribeRequest) -> ConsumerInfo | None:
@@ -226,16 +208,13 @@ def look_up(client: ApiClient, stream: str, request: SubscribeRequest) -> Consum
 
 def create(client: ApiClient, stream: str, request: SubscribeRequest, deliver_subject: str | None = None) -> Found:
     """Create the consumer. Should another client have done it since the look-up, that one is checked and used."""
-    consumers = ConsumerApi(client)
     try:
-        return Found(consumers.create(stream, request.creation(deliver_subject)), True)
+        return Found(ConsumerApi(client).create(stream, request.creation(deliver_subject)), True)
     except ConsumerExistsError:
-        name = request.name
-        if name is None:
+        info = look_up(client, stream, request)
+        if info is None:
             raise
-    info = consumers.info(stream, name)
-    check_existing(request, info)
-    return Found(info, False)
+        return Found(info, False)
 
 
 def find_or_create(client: ApiClient, request: SubscribeRequest) -> Found:
@@ -280,30 +259,24 @@ def subscribe(
     request = SubscribeRequest.make(
         subject, stream=stream, bind=consumer, durable=durable, config=config, fields=asked, queue=queue
     )
-    stream = find_stream(client, request)
+    stream_name = find_stream(client, request)
     if ordered_consumer:
-        ordered = OrderedPushInbound(client, stream, request.config, limits)
+        ordered = OrderedPushInbound(client, stream_name, request.config, limits)
         return _subscribed(ordered, ordered.create_first, cb)
-    return _subscribe_push(client, stream, request, cb if cb is None or manual_ack else acking(cb), limits)
-
-
-def _subscribe_push(
-    client: ApiClient, stream: str, request: SubscribeRequest, callback: Callback | None, limits: PendingLimits
-) -> PushSubscription:
-    """ADR-15's workflow: look up, subscribe, create, in this order."""
-    info = look_up(client, stream, request)
-    subject = (request if info is None else info).config.deliver_subject or client.link.new_inbox()
-    inbound = PushInbound(client, subject, request.queue, limits)
+    # ADR-15's workflow: look up, subscribe, create, in this order.
+    info = look_up(client, stream_name, request)
+    inbox = (request if info is None else info).config.deliver_subject or client.link.new_inbox()
+    inbound = PushInbound(client, inbox, request.queue, limits)
 
     def bind() -> None:
         # After the SUB: interest is how the server tells a durable in use from one that is free.
-        found = create(client, stream, request, subject) if info is None else Found(info, False)
+        found = create(client, stream_name, request, inbox) if info is None else Found(info, False)
         if info is None and not found.created:
             # Another client was faster: messages go to that consumer's subject.
             client.link.move(inbound, publish_subject(found.info.config.deliver_subject or ""))
         inbound.attach(found.info, created=found.created)
 
-    return _subscribed(inbound, bind, callback)
+    return _subscribed(inbound, bind, cb if cb is None or manual_ack else acking(cb))
 
 
 def _subscribed(inbound: PushInbound, bind: Callable[[], None], callback: Callback | None) -> PushSubscription:
@@ -317,5 +290,9 @@ def _subscribed(inbound: PushInbound, bind: Callable[[], None], callback: Callba
             inbound.start_callback(callback)
         return PushSubscription(inbound)
     except BaseException:  # also of a signal handler: the caller does not get to hold it
-        inbound.abandon()
+        inbound.end(SubscriptionClosedError("the subscription could not be made"), discard=True)
+        try:
+            inbound.delete_created()
+        except NatsError:
+            pass  # the error on its way says why
         raise

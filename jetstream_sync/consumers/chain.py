@@ -9,7 +9,7 @@ The user of a chain takes a *lease* on it, one at a time, and releases it at its
 consume(); of its threads either the consuming one or js-ordered uses the chain, never both. Push: a subscription
 has the lease for life; the consuming thread advances the position, js-push creates generations.
 
-`_lock` guards the position, the lease, the present generation and `lost`. Nothing blocks under it. To delete a
+`_lock` guards the position, the lease and the present generation. Nothing blocks under it. To delete a
 generation is to publish a request whose reply is not waited for; what that misses, inactive_threshold removes.
 """
 
@@ -68,6 +68,9 @@ class User(Protocol):
     def in_use(self) -> bool: ...
 
 
+Lease = weakref.ref[User]
+
+
 def behind(template: ConsumerConfig, position: int) -> ConsumerConfig:
     """The resume rule of ordered reading: a later generation begins right behind the last message."""
     policy = DeliverPolicy.BY_START_SEQUENCE
@@ -91,26 +94,18 @@ class Chain:
     ) -> None:
         """`definite`: errors after which creating a generation again would get the same reply.
 
-        With `created_is_recovered` a row of failures ends when a generation is created, otherwise with the first
-        message of one.
+        `created_is_recovered`: a row of failures ends when a generation is created, not with its first message.
         """
-        self.client = client
-        self.link = client.link
+        self.client, self.link = client, client.link
         self.stream_name = stream_name
-        self.info: ConsumerInfo | None = None
-        """What the server said when it created the newest generation."""
-        self.position: int | None = None
-        """The last message taken; None: the template says where to begin."""
+        self.info: ConsumerInfo | None = None  # what the server said when it created the newest generation
+        self.position: int | None = None  # the last message taken; None: the template says where to begin
+        # The last message that the user got: another one only while a message is on its way to the user, or when a
+        # signal handler raised meanwhile. Stored by the consuming thread, with no call before `return` or `yield`.
         self.handed_out: int | None = None
-        """The last message that the user got: another one only while a message is on its way to the user, or when
-        a signal handler raised meanwhile. Stored by the consuming thread, with no call between that and the
-        `return` or `yield`."""
-        self.consuming_thread = 0
-        """The thread that takes messages, where a signal handler may interrupt it."""
-        self.name = ""
-        """The name of the generation that exists, or may exist; empty when there is none."""
-        self.lost = False
-        """The present generation cannot be relied on: nothing more of it is handed out. Set by any thread."""
+        self.consuming_thread = 0  # takes messages, where a signal handler may interrupt it
+        self.name = ""  # of the generation that exists, or may exist
+        self.lost = False  # the present generation cannot be relied on: any thread may say so, without the lock
         self._wire_name = b""
         self._api = ConsumerApi(client)
         self._template = template
@@ -120,8 +115,7 @@ class Chain:
         self._max_attempts = max_attempts
         self._resume = resume
         self._lock = allocate_lock()
-        self._user: weakref.ref[User] | None = None
-        self._lease: object = None
+        self._lease: Lease | None = None
         self._released = True  # the last user left nothing behind
         self._consumer_seq = 0  # of the last message taken from the present generation
         self._target: PullTarget | None = None  # of a generation that exists
@@ -130,23 +124,20 @@ class Chain:
         self._failing = False
         self._reconnects = 0  # of the connection, when the generation was created
         self._used = 0.0
+        self._most_idle = (template.inactive_threshold or 0.0) * IDLE_SHARE
 
     # --- the lease ------------------------------------------------------------------------------------
 
-    def lease(self, user: User) -> object:
-        """Let `user` take messages from now on, by the lease that is returned.
-
-        Raises ConcurrencyError while another user does.
-        """
+    def lease(self, user: User) -> Lease:
+        """Let `user` take messages from now on. Raises ConcurrencyError while another user does."""
         with self._lock:
-            present = None if self._user is None else self._user()
+            present = None if self._lease is None else self._lease()
             if present is not None and present.in_use:
                 raise ConcurrencyError(
                     "this ordered consumer is in use: finish or close the other fetch, messages() or consume() "
                     "first, or make another ordered consumer"
                 )
-            self._user = weakref.ref(user)
-            self._lease = lease = object()
+            self._lease = lease = weakref.ref(user)
             if not self._released:
                 self._drop()
             if self.consuming_thread == get_ident():
@@ -156,7 +147,7 @@ class Chain:
         self.delete_dropped()
         return lease
 
-    def release(self, lease: object, *, clean: bool) -> None:
+    def release(self, lease: Lease | None, *, clean: bool) -> None:
         """The user is done. Unless `clean`, the generation may have sent what was not handed out."""
         with self._lock:
             if self._released or self._lease is not lease:
@@ -176,14 +167,14 @@ class Chain:
 
     # --- the position ---------------------------------------------------------------------------------
 
-    def advance(self, lease: object, raw: RawMessage, *, mixed: bool = False) -> bool:
+    def advance(self, lease: Lease | None, raw: RawMessage, *, mixed: bool = False) -> bool:
         """A message is about to be handed out: whether it is the next one in order.
 
         `mixed`: messages of several generations come one after another. Those of another one, and of a lost one,
         are not for the user. Raises SequenceMismatchError when a message is missing, NotJSMessageError.
         """
         tokens = (raw[1] or b"").split(b".")
-        if len(tokens) == 9 and tokens[5].isdigit() and tokens[6].isdigit():  # the usual form, without a detour
+        if len(tokens) == 9 and tokens[5].isdigit() and tokens[6].isdigit():  # the usual form
             name, stream_seq, consumer_seq = tokens[3], int(tokens[5]), int(tokens[6])
         else:
             name, stream_seq, consumer_seq = delivery_of(raw)
@@ -198,23 +189,22 @@ class Chain:
                 raise SequenceMismatchError(self._consumer_seq + 1, consumer_seq, stream_seq=stream_seq)
             self._consumer_seq = consumer_seq
             self.position = stream_seq
-        if self._failing and not self._created_is_recovered:
+        if self._failing:
             self._failing = False
             self._backoff.delivered()
         return True
 
-    def check_heartbeat(self, block: bytes) -> None:
+    def gap_before(self, heartbeat: bytes) -> SequenceMismatchError | None:
         """ADR-9: a heartbeat says what was delivered last. So a gap shows though no message follows it."""
-        told = header_value(block, b"Nats-Last-Consumer")
-        if told is not None and told.isdigit():
-            with self._lock:
-                last = self._consumer_seq
-                if int(told) <= last:
-                    return
-                self.lost = True
-            raise SequenceMismatchError(last + 1, int(told) + 1)
+        told = header_value(heartbeat, b"Nats-Last-Consumer") or b""
+        with self._lock:
+            last = self._consumer_seq
+            if not told.isdigit() or int(told) <= last:
+                return None
+            self.lost = True
+        return SequenceMismatchError(last + 1, int(told) + 1)
 
-    def take_back(self, lease: object) -> None:
+    def take_back(self, lease: Lease | None) -> None:
         """What was taken and not handed out is to come again: a signal handler raised in between."""
         with self._lock:
             if self._lease is lease:
@@ -222,7 +212,6 @@ class Chain:
         self.delete_dropped()
 
     def _take_back(self) -> None:
-        assert self._lock.locked()
         if self.position != self.handed_out:
             self._drop()  # first: interrupted after it, the next call repeats both
             self.position = self.handed_out
@@ -232,12 +221,13 @@ class Chain:
     def current(self, pause: Callable[[float], None], deadline: Deadline, report: ErrorCallback) -> PullTarget:
         """The present generation, for pulls, or a new one when there is none to rely on.
 
-        Creating it blocks for the server's reply, and in `pause` between two tries. Raises an error that trying
-        again would not change; at `deadline`, or after the last attempt, the last error. `report` is told of
-        those before.
+        Creating it blocks for the server's reply, and in `pause` between two tries. Raises a definite error; at
+        `deadline`, or after the last attempt, the last error. `report` is told of those before.
         """
-        target = self._target
-        if target is not None and not self.lost and self._is_fresh():
+        target, idle = self._target, time.monotonic() - self._used
+        # Servers up to 2.10.25 do not answer a pull for a generation that is gone.
+        known = self.link.connected and self._reconnects == self.link.reconnects and idle < self._most_idle
+        if target is not None and known and not self.lost:
             return target
         self.discard()
         attempts = 0
@@ -285,10 +275,8 @@ class Chain:
             if self._released or self._lease is not lease or self.name not in (name, ""):
                 self._dropped[name] = None  # the user has ended meanwhile
                 return info
-            self.info = info
-            self.name = name  # discard() may have cleared it
-            self._reconnects = reconnects
-            self._used = time.monotonic()
+            self.info, self.name = info, name  # discard() may have cleared the name
+            self._reconnects, self._used = reconnects, time.monotonic()
             starts_late = info.config.deliver_policy == DeliverPolicy.LAST_PER_SUBJECT
             if self.position is None and not starts_late and not info.delivered.consumer_seq:
                 # Where the server begins. Another generation must not begin later, as "new" would make it.
@@ -344,15 +332,6 @@ class Chain:
         if self.name:
             self._dropped[self.name] = None
         self.name, self._target = "", None
-
-    def _is_fresh(self) -> bool:
-        """Whether the generation is there as far as can be known.
-
-        A pull would tell; but servers up to 2.10.25 do not answer a pull for a consumer that is gone.
-        """
-        if not self.link.connected or self._reconnects != self.link.reconnects:
-            return False
-        return time.monotonic() - self._used < (self._template.inactive_threshold or 0.0) * IDLE_SHARE
 
 
 def delivery_of(raw: RawMessage) -> tuple[bytes, int, int]:

@@ -41,23 +41,20 @@ class ConsumeContext:
     """A consume in progress. stop() and drain() may be called from anywhere: the callback, other threads, signal
     handlers. As a context manager it stops when the block is left."""
 
-    def __init__(
-        self, feed: Endless, callback: Callback, *, max_workers: int = 1, auto_progress: bool = False
-    ) -> None:
-        """Starts nothing: start_consume() does."""
+    def __init__(self, feed: Endless, callback: Callback, max_workers: int, auto_progress: bool) -> None:
+        """Starts nothing: start_consume() does, because a signal handler may raise right behind a constructor."""
         self._feed = feed
         self._progress = _Progress(feed, callback) if auto_progress and feed.source.acks else None
         self._callback = callback if self._progress is None else self._progress.handle
         self._turn = allocate_lock()
         self._counting = allocate_lock()
         self._running = self._max_workers = max_workers
-        self._done = False
         self._workers: list[threading.Thread] = []
 
     @property
     def closed(self) -> bool:
         """Whether it has ended and the last callback has returned."""
-        return self._done
+        return self._running == 0
 
     @property
     def error(self) -> NatsError | None:
@@ -111,7 +108,7 @@ class ConsumeContext:
             feed.start()
             feed.link.add_drain_step(self._drain_step)  # before the workers, the last of which removes it
             if self._progress is not None:
-                self._progress.start()
+                spawn(f"progress-{feed.number}", self._progress.run)
             for _ in range(self._max_workers):
                 self._workers.append(spawn(f"consume-{feed.number}", self._run))
         except BaseException:  # no thread to be had, or a signal handler raised: no code gets to hold the context
@@ -122,7 +119,7 @@ class ConsumeContext:
     def _finish(self) -> None:
         self._feed.link.remove_drain_step(self._drain_step)
         if self._progress is not None:
-            self._progress.close()
+            self._progress.closed.set()
 
     def _run(self) -> None:
         try:
@@ -135,9 +132,7 @@ class ConsumeContext:
         finally:
             with self._counting:
                 self._running -= 1
-                last = self._running == 0
-            if last:
-                self._done = True
+            if self.closed:  # two of them may see it: that does no harm
                 self._finish()
 
     def _drain_step(self, deadline: Deadline) -> None:
@@ -169,11 +164,9 @@ class ConsumeContext:
                 feed.processed(1, message_size(raw) if feed.sized else 0)
 
 
-def start_consume(
-    feed: Endless, callback: Callback, *, max_workers: int = 1, auto_progress: bool = False
-) -> ConsumeContext:
+def start_consume(feed: Endless, callback: Callback, max_workers: int, auto_progress: bool) -> ConsumeContext:
     """Start a feed and the threads that call back."""
-    context = ConsumeContext(feed, callback, max_workers=max_workers, auto_progress=auto_progress)
+    context = ConsumeContext(feed, callback, max_workers, auto_progress)
     context._start()
     return context
 
@@ -189,7 +182,7 @@ class _Progress:
         self._callback = callback
         self._period = feed.ack_wait / PROGRESS_PER_ACK_WAIT
         self._at_work: dict[int, tuple[JetStreamMessage, float]] = {}  # single operations, which are atomic
-        self._closed = Wakeup()
+        self.closed = Wakeup()
 
     def handle(self, message: JetStreamMessage) -> None:
         """Call back; meanwhile the message is known to be at work."""
@@ -199,14 +192,8 @@ class _Progress:
         finally:
             self._at_work.pop(id(message), None)
 
-    def start(self) -> None:
-        spawn(f"progress-{self._feed.number}", self._run)
-
-    def close(self) -> None:
-        self._closed.set()
-
-    def _run(self) -> None:
-        while not self._closed.wait(self._period / 2):
+    def run(self) -> None:
+        while not self.closed.wait(self._period / 2):
             for message in self._due():
                 try:
                     message.in_progress()

@@ -3,24 +3,20 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
-from datetime import timedelta
 from typing import Any
 
 from ..api.client import ApiClient
 from ..api.consumer_api import ConsumerApi
 from ..api.info import ConsumerInfo
+from ..api.kinds import at_least
 from ..api.message import JetStreamMessage
 from .consume import Callback, ConsumeContext, start_consume
 from .fetch import MessageBatch, fetch, next_message
 from .messages import MessageStream
 from .pull import PullTarget
-from .pull_options import DEFAULT_MAX_MESSAGES, ConsumeOptions, FetchOptions, Priority
+from .pull_options import DEFAULT_MAX_MESSAGES, ConsumeOptions, Duration, FetchOptions, Priority
 from .refill import Refill
-from .take import Endless
-
-Duration = float | timedelta
-ErrorCallback = Callable[[Exception], Any]
+from .take import Endless, ErrorCallback
 
 
 class PullConsumer(ABC):
@@ -41,7 +37,7 @@ class PullConsumer(ABC):
         """A feed that is not started, for so many threads of the library; 0: for a thread of the user's."""
 
     def _priority(self, *given: Any) -> Priority:
-        return Priority.make(*given)
+        return Priority(*given).checked()
 
     def fetch(
         self,
@@ -149,8 +145,7 @@ class PullConsumer(ABC):
         """
         if not callable(callback):
             raise TypeError("callback must be callable")
-        if isinstance(max_workers, bool) or not isinstance(max_workers, int) or max_workers < 1:
-            raise ValueError(f"max_workers must be an int of at least 1: {max_workers!r}")
+        at_least("max_workers", max_workers, 1)
         if on_error is not None and not callable(on_error):
             raise TypeError("on_error must be callable")
         chosen = self._priority(group, min_pending, min_ack_pending, priority)
@@ -158,7 +153,7 @@ class PullConsumer(ABC):
             max_messages, max_bytes, expires, idle_heartbeat, threshold_messages, threshold_bytes, chosen
         )
         feed = self._endless(options, check_on_reconnect, on_error, max_workers)
-        return start_consume(feed, callback, max_workers=max_workers, auto_progress=auto_progress)
+        return start_consume(feed, callback, max_workers, auto_progress)
 
 
 class Consumer(PullConsumer):

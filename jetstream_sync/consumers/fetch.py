@@ -35,8 +35,7 @@ class BatchFeed:
         self.inspect = target.inspector(options.priority)
         self.received = 0
         self.bytes = 0
-        self.over = False
-        """Nothing more is to be handed out."""
+        self.over = False  # nothing more is to be handed out
         box: Mailbox[RawMessage] = Mailbox(before_wait=self.link.outbox.flush)
         self.items = box.items
         self._clock = heartbeat_clock(options)
@@ -157,16 +156,11 @@ def raw_runs(batch: MessageBatch, most: int) -> Iterator[list[RawMessage]]:
 def next_message(target: PullTarget, options: FetchOptions) -> JetStreamMessage | None:
     """One message, or None when none came within `expires`. Raises as a fetch does.
 
-    Without heartbeats a pull for one message is answered by one thing, a message or a status. So it needs no
-    queue, and the server is told with the subscription to end it after one.
+    Without heartbeats one thing answers, as for a BatchFeed: so no queue is needed.
     """
     expires, priority, link = options.expires, options.priority, target.link
-    if options.heartbeat_ns:
-        clock: HeartbeatClock | None = heartbeat_clock(options)
-        pull = Pull(target, Mailbox(before_wait=link.outbox.flush))
-    else:
-        clock = None
-        pull = Pull(target, Slot(), limit=1)
+    clock = heartbeat_clock(options)
+    pull = Pull(target, Mailbox(before_wait=link.outbox.flush)) if clock else Pull(target, Slot(), limit=1)
     deadline = Deadline(expires + client_grace(expires))
     message = None
     try:

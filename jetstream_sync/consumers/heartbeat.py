@@ -11,12 +11,9 @@ PUSH_FACTOR = 3  # ADR-15: nothing for three intervals
 class HeartbeatClock:
     """Measures the silence since the last message or status, and tells when it has lasted too long.
 
-    What counts is the time of arrival. Before it calls `due()`, the owner passes the arrival time of the newest
-    item in its mailbox to `reset(at=…)`; so a slow callback does not look like a missed heartbeat. While the
-    silence lasts, the alarm repeats after each window. While the clock is paused there is no alarm: when
-    disconnected, or when no pull is at the server, no heartbeat can come. `resume()` starts a full window.
-
-    Not thread-safe: the caller holds the owner's lock. Nothing here blocks.
+    What counts is the time of arrival, which the owner passes to `reset()` before it calls `due()`: a slow
+    callback must not look like a missed heartbeat. While the silence lasts, the alarm repeats after each window.
+    The owner pauses the clock while no heartbeat can come: disconnected, or without a pull at the server.
     """
 
     def __init__(self, interval: float, factor: int = PULL_FACTOR, *, clock: Callable[[], float]) -> None:

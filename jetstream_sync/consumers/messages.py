@@ -33,8 +33,7 @@ class StreamFeed:
         self.inspect = endless.inspect
         self.source = endless.source
         self.items = endless.items
-        self._taken = 0
-        self._size = 0
+        self._taken = self._size = 0
         self._quantum = 1
         self.waiting = False
 

@@ -23,10 +23,11 @@ from ..errors import (
 )
 from ..protocol.subjects import valid_name
 from .chain import Chain
-from .consumer import ErrorCallback, PullConsumer
+from .consumer import PullConsumer
 from .fetch import MessageBatch
 from .ordered_feed import OrderedFeed, OrderedStream, ordered_fetch, ordered_next
-from .pull_options import ConsumeOptions, FetchOptions, Priority
+from .pull_options import ConsumeOptions, FetchOptions, Priority, check_integer
+from .take import ErrorCallback
 
 # Creating the consumer again would get the same reply.
 DEFINITE = (StreamNotFoundError, BadRequestError, PermissionsError, ConnectionClosedError, ForkError)
@@ -82,6 +83,7 @@ class OrderedConsumer(PullConsumer):
         """`fields` are checked at once: ConsumerConfigError names one that an ordered consumer cannot have."""
         if name_prefix is not None:
             valid_name("name_prefix", name_prefix)
+        check_integer(max_reset_attempts, "max_reset_attempts", 1)
         self._api = ConsumerApi(client)
         self._chain = Chain(
             client,
@@ -89,13 +91,12 @@ class OrderedConsumer(PullConsumer):
             ordered_config(fields),
             definite=DEFINITE,
             name_prefix=name_prefix,
-            max_attempts=_checked_attempts(max_reset_attempts),
+            max_attempts=max_reset_attempts,
         )
 
     @property
     def name(self) -> str | None:
-        """The present name of the consumer on the server: a new one each time it is replaced, None before the
-        first."""
+        """The consumer's present name on the server: a new one each time it is replaced; None before the first."""
         info = self._chain.info
         return None if info is None else info.name
 
@@ -155,7 +156,12 @@ def ordered_config(fields: Mapping[str, Any]) -> ConsumerConfig:
             raise ConsumerConfigError(f"an ordered consumer cannot have {name}: leave it out", field=name)
     config = ConsumerConfig(**{"inactive_threshold": INACTIVE_THRESHOLD, **copy.deepcopy(given), **FIXED})
     _check_start(config)
-    _check_filters(config)
+    if config.filter_subject and config.filter_subjects:
+        raise ConsumerConfigError(
+            "filter_subject and filter_subjects exclude each other: give one of them", field="filter_subjects"
+        )
+    if config.deliver_policy == DeliverPolicy.LAST_PER_SUBJECT and not config.filter_subject:
+        config.filter_subjects = config.filter_subjects or [">"]  # the server wants one
     if not config.inactive_threshold:
         raise ConsumerConfigError("inactive_threshold must be more than 0 s", field="inactive_threshold")
     return config
@@ -173,22 +179,3 @@ def _check_start(config: ConsumerConfig) -> None:
                 )
         elif config.deliver_policy == policy:
             raise ConsumerConfigError(f"deliver_policy {policy!s} needs {name}", field=name)
-
-
-def _check_filters(config: ConsumerConfig) -> None:
-    if config.filter_subject and config.filter_subjects:
-        raise ConsumerConfigError(
-            "filter_subject and filter_subjects exclude each other: give one of them", field="filter_subjects"
-        )
-    if config.deliver_policy == DeliverPolicy.LAST_PER_SUBJECT and not config.filter_subject:
-        config.filter_subjects = config.filter_subjects or [">"]  # the server wants one
-
-
-def _checked_attempts(attempts: int | None) -> int | None:
-    if attempts is None:
-        return None
-    if isinstance(attempts, bool) or not isinstance(attempts, int):
-        raise TypeError(f"max_reset_attempts must be an int or None, not {type(attempts).__name__}")
-    if attempts < 1:
-        raise ValueError(f"max_reset_attempts must be at least 1, or None for no limit: {attempts}")
-    return attempts

@@ -5,19 +5,16 @@ deletion, no responders; for OrderedFeed also a missed heartbeat and a disconnec
 generation.
 
 A fetch has no thread: the consuming thread creates the generation itself. It is kept for the next fetch as long as
-the server's word, or the count, proves that it sent nothing that was not handed out.
-
-Who does what behind an OrderedFeed:
+the server's word, or the count, proves that it sent nothing that was not handed out. Behind an OrderedFeed:
 
   consuming thread  takes from the mailbox of the present generation. Notes a loss, and in wait() gives the
                     generation up, has js-ordered create the next one, and waits for it.
-  js-ordered-<n>    one at a time, while there is no generation: creates the next one, backing off while that
-                    fails. Blocks in one API request at a time and in the back-off, which end() cuts short. Ends
-                    when the generation is there, with a definite error, or with the end of the feed.
+  js-ordered-<n>    one at a time, while there is no generation: creates the next one. Blocks in one API request at
+                    a time and in the back-off, which end() cuts short. Ends when the generation is there, with a
+                    definite error, or with the end of the feed.
   js-refill-<n>     of the present generation (see Refill): a missed heartbeat ends it, which closes its mailbox
                     and so wakes the consuming thread.
-  js-reader         a disconnect ends the generation in the same way: what the server had sent in the old session
-                    is lost to its consumer, though not to the stream.
+  js-reader         a disconnect does the same: what was sent in the old session is lost to the generation.
 
 `OrderedFeed._lock` guards `ended`, the newest generation and which js-ordered may bring it; nothing blocks under
 it. Every step of the consuming thread can be repeated: a signal handler may have raised in the midst of it.
@@ -47,7 +44,7 @@ from ..errors import (
     TimeoutError,
 )
 from ..protocol.parser import RawMessage
-from .chain import LOST, Chain, ErrorCallback, log, log_failed_try
+from .chain import LOST, Chain, ErrorCallback, Lease, log, log_failed_try
 from .fetch import NO_WAIT_SECONDS, BatchFeed, MessageBatch
 from .messages import MessageStream
 from .pull import ArrivedStatus, PullTarget
@@ -71,15 +68,12 @@ RIDDEN_OUT = (*LOST, ConnectionLostError, MissedHeartbeatError, Recalled)
 
 
 class Order:
-    """What both feeds have: compares sequences as messages are taken, and notes a loss for wait().
-
-    `interruptible`: a thread of the user's takes the messages, in which signal handlers may raise, and says itself
-    what it has handed out.
-    """
+    """What both feeds have: compares sequences as messages are taken, and notes a loss for wait()."""
 
     def __init__(self, chain: Chain, *, interruptible: bool = True) -> None:
+        """`interruptible`: signal handlers may raise in the consuming thread, which says what it handed out."""
         self.chain = chain
-        self.lease: object = None
+        self.lease: Lease | None = None
         self.loss: NatsError | None = None
         self._interruptible = interruptible
 
@@ -141,10 +135,8 @@ class OrderedBatchFeed(BatchFeed):
         self.order = Order(chain)
         self.options = options
         self.received = self.bytes = 0
-        self.in_use = False
+        self.in_use = self._pulling = self._concluded = False
         self._until = time.monotonic() + (options.expires if options.expires_ns else NO_WAIT_SECONDS)
-        self._pulling = False
-        self._concluded = False
 
     def start(self) -> None:
         """Send a pull for what is left to ask for. Blocks only for a consumer that has to be created."""
@@ -170,10 +162,9 @@ class OrderedBatchFeed(BatchFeed):
 
     def on_status(self, status: ArrivedStatus) -> None:
         action = classify(status.status).fetch
-        if action is FetchAction.ERROR:
-            error = to_error(status.status, self.pull.target.next_subject.decode())
-            if isinstance(error, LOST):
-                self.order.loss = self.order.loss or error
+        error = to_error(status.status, self.pull.target.next_subject.decode())
+        if action is FetchAction.ERROR and isinstance(error, LOST):
+            self.order.loss = self.order.loss or error
         if self.order.loss is None:
             # The server's word that nothing more comes.
             ended = action is FetchAction.END or (action is FetchAction.END_ERROR_IF_EMPTY and self.received > 0)
@@ -181,8 +172,7 @@ class OrderedBatchFeed(BatchFeed):
             super().on_status(status)
 
     def left(self, count: int, size: int) -> None:
-        self.received += count
-        self.bytes += size
+        super().left(count, size)
         if self.in_use:
             self.order.chain.soon(self.end)
 
@@ -206,12 +196,13 @@ class OrderedBatchFeed(BatchFeed):
     def _rest(self) -> FetchOptions:
         """What is left to ask for: of the messages, and of the time, of which creating a consumer took some."""
         options, left = self.options, max(LEAST_EXPIRES, self._until - time.monotonic())
-        most = None if options.max_bytes is None else options.max_bytes - self.bytes
-        rest = options._replace(batch=options.batch - self.received, max_bytes=most)
+        if self.received:
+            most = None if options.max_bytes is None else options.max_bytes - self.bytes
+            options = options._replace(batch=options.batch - self.received, max_bytes=most)
         if not options.expires_ns or left > options.expires - LEAST_EXPIRES:
-            return rest
+            return options
         expires_ns = int(left * 1_000_000_000)
-        return rest._replace(expires_ns=expires_ns, heartbeat_ns=min(options.heartbeat_ns, expires_ns // 2))
+        return options._replace(expires_ns=expires_ns, heartbeat_ns=min(options.heartbeat_ns, expires_ns // 2))
 
 
 class OrderedBatch(MessageBatch):
@@ -268,11 +259,6 @@ class Generation(Refill):
     def closed(self, error: NatsError) -> None:
         self._owner.end(error)
 
-    def on_status(self, status: ArrivedStatus) -> None:
-        super().on_status(status)
-        if classify(status.status).kind is Kind.HEARTBEAT:
-            self._owner.chain.check_heartbeat(status[2])
-
     def look(self) -> float:
         self._owner.end_if_dropped()
         if self._owner.ended is not None:
@@ -294,7 +280,7 @@ class OrderedFeed(Endless):
         self.title = f"ordered consumer of {chain.stream_name}"
         self.on_error = on_error
         self.ack_wait = 0.0
-        self.sized = options.max_bytes is not None
+        self.sized = options.by_bytes
         self.source = SingleSource(acks=False)
         self.items: deque[RawMessage] = deque()
         self.order = Order(chain, interruptible=interruptible)
@@ -304,7 +290,7 @@ class OrderedFeed(Endless):
         self._options = options
         self._lock = allocate_lock()
         self._newest: Generation | None = None  # None: the next one is still to come
-        self._present: Generation | None = None  # what messages are taken from
+        self._present: Generation  # what messages are taken from
         self._job: object = None  # of the js-ordered that may bring the next generation
         self._thread: threading.Thread | None = None
         self._brought = Wakeup()  # for the consuming thread
@@ -322,45 +308,44 @@ class OrderedFeed(Endless):
     @property
     def in_use(self) -> bool:
         """Until it has ended and what is buffered has been taken."""
-        return self.ended is None or bool(self._present is not None and self._present.items)
+        return self.ended is None or bool(self.items)
 
     # --- consuming thread ---------------------------------------------------------------------------
 
     def wait(self, timeout: float | None) -> RawMessage:
         deadline = Deadline(timeout)
         while True:
-            generation = self._present or self._await_next(deadline)
+            if self._newest is not self._present:
+                self._await_next(deadline)
             error = self.order.loss
             if error is None:
                 try:
-                    return generation.wait(deadline.remaining())
+                    return self._present.wait(deadline.remaining())
                 except TimeoutError:
                     raise
                 except NatsError as ended:
                     error = ended
-            self._recover(generation, error)
+            self._recover(error)
 
     def on_status(self, status: ArrivedStatus) -> None:
-        if self.order.loss is None and self._present is not None:
+        if self.order.loss is None:
             try:
                 self._present.on_status(status)
+                if classify(status.status).kind is Kind.HEARTBEAT:
+                    self.order.loss = self.chain.gap_before(status[2])
             except NatsError as error:
                 self.order.loss = error
 
-    # Messages are accounted for with the generation that sent them: the consuming thread does so before each
-    # wait(), and only that brings another generation.
-
     def account(self, count: int, size: int, processed: bool = True) -> int:
-        return 1 if self._present is None else self._present.account(count, size, processed)
+        """With the generation that sent them: this comes before each wait(), and only that brings another one."""
+        return self._present.account(count, size, processed)
 
     def processed(self, count: int, size: int) -> None:
         """Not called: an ordered consumer has one worker, which accounts for messages as processed."""
 
-    def _await_next(self, deadline: Deadline) -> Generation:
-        """The next generation, as soon as js-ordered has brought it."""
-        while True:
-            if self._newest is not None:
-                return self._take_over(self._newest)
+    def _await_next(self, deadline: Deadline) -> None:
+        """Take from the next generation as soon as js-ordered has brought it."""
+        while self._newest is None:
             if self.ended is not None:
                 raise self.ended.with_traceback(None)
             if self._thread is None or not self._thread.is_alive():
@@ -368,18 +353,18 @@ class OrderedFeed(Endless):
                 self._thread = spawn(f"ordered-{self.number}", self._run, job)
             if not self._brought.wait(deadline.remaining()) and deadline.expired:
                 raise TimeoutError("no message came in time")
+        self._take_over(self._newest)
 
-    def _take_over(self, generation: Generation) -> Generation:
+    def _take_over(self, generation: Generation) -> None:
         self.items, self.number = generation.items, generation.number
         self.order.loss = None
         self._present = generation
-        return generation
 
-    def _recover(self, lost: Generation, error: NatsError) -> None:
-        """Give up `lost`, so that the next generation takes over; or raise what ends the feed."""
+    def _recover(self, error: NatsError) -> None:
+        """Give up the present generation, so that the next one takes over; or raise what ends the feed."""
         if self.link.forked:
             raise error
-        lost.end(error, discard=True)  # what is behind a gap comes again
+        self._present.end(error, discard=True)  # what is behind a gap comes again
         reason = self.ended or self.draining
         if reason is not None:
             raise reason.with_traceback(None)
@@ -390,7 +375,7 @@ class OrderedFeed(Endless):
         self.chain.record_failure()
         if isinstance(error, (ConsumerDeletedError, SequenceMismatchError, NotJSMessageError)):
             self.report(error)  # of the others, some have been reported; a lost connection is not ours to report
-        self._newest = self._present = None
+        self._newest = None
 
     # --- ending -------------------------------------------------------------------------------------
 
@@ -405,8 +390,7 @@ class OrderedFeed(Endless):
 
     def _finish(self, reason: NatsError, discard: bool) -> None:
         with self._lock:
-            if self.ended is None:
-                self.ended = reason
+            self.ended = self.ended or reason
             newest = self._newest
         self._stopped.set()
         self._brought.set()
@@ -470,5 +454,4 @@ class OrderedStream(MessageStream):
 
     def next(self, timeout: float | timedelta | None = None) -> JetStreamMessage:
         self._feed.check_alone()
-        take = super().next
-        return self._endless.order.hand_out(lambda: take(timeout))
+        return self._endless.order.hand_out(lambda: MessageStream.next(self, timeout))

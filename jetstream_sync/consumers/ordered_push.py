@@ -19,7 +19,7 @@ from typing import Any
 
 from ..api.client import ApiClient
 from ..api.config import AckPolicy, ConsumerConfig
-from ..api.fields import fields_of
+from ..api.fields import fields_of, merged
 from ..errors import (
     ConnectionClosedError,
     ConnectionLostError,
@@ -49,7 +49,6 @@ class OrderedPushInbound(PushInbound):
     """The receiver and feed of an ordered push subscription: see the module's text."""
 
     def __init__(self, client: ApiClient, stream: str, template: ConsumerConfig, limits: PendingLimits) -> None:
-        """`template` is an ordered_template()."""
         super().__init__(client, client.link.new_inbox(), None, limits)
         self.stream_name = stream
         self.inspect = self._is_next
@@ -90,34 +89,30 @@ class OrderedPushInbound(PushInbound):
         except NotJSMessageError:
             pass  # a status of an old consumer
         except SequenceMismatchError:
-            self._watch.wake()
+            self._wakeup.set()
         self._not_messages += 1
         return False
 
-    def on_heartbeat(self, block: bytes) -> None:
-        try:
-            self._chain.check_heartbeat(block)
-        except SequenceMismatchError:
-            pass
-        if self._chain.lost:
-            self._watch.wake()
+    def _on_heartbeat(self, block: bytes) -> None:
+        if self._chain.gap_before(block) or self._chain.lost:
+            self._wakeup.set()
 
-    # --- reader thread ------------------------------------------------------------------------------
+    # --- reader thread and js-push ------------------------------------------------------------------
 
-    def _on_new_session(self) -> None:
+    def reconnected(self) -> None:
+        if self._name:
+            self._chain.lost = True
+        self._wakeup.set()
+
+    def _on_silence(self, silence: float) -> None:
         self._chain.lost = True
+        super()._on_silence(silence)
 
-    # --- js-push ------------------------------------------------------------------------------------
-
-    def on_silence(self, silence: float) -> None:
-        self._chain.lost = True
-        super().on_silence(silence)
-
-    def on_wake(self) -> None:
-        while self._chain.lost and self.link.connected and not self._watch.stopped:
+    def _on_wake(self) -> None:
+        while self._chain.lost and self.link.connected and self.in_use:
             wait = self._chain.pause_left
             if wait:
-                self._watch.wait(wait)
+                self._wakeup.wait(wait)
             else:
                 self._replace()
 
@@ -160,8 +155,5 @@ def ordered_template(
     heartbeat = given.pop("idle_heartbeat", None)
     if subject is not None and not given.get("filter_subjects") and not given.get("filter_subject"):
         given["filter_subject"] = subject
-    template = ordered_config(given)
-    template.idle_heartbeat = heartbeat or DEFAULT_HEARTBEAT
-    template.flow_control = True
-    template.ack_wait = ACK_WAIT
-    return template
+    own = {"idle_heartbeat": heartbeat or DEFAULT_HEARTBEAT, "flow_control": True, "ack_wait": ACK_WAIT}
+    return merged(ConsumerConfig, ordered_config(given), own)

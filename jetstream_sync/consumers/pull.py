@@ -87,15 +87,15 @@ class ArrivedStatus(tuple):  # type: ignore[type-arg]
         return made
 
 
+Box = Mailbox[RawMessage] | Slot[RawMessage]
+
+
 class PullOwner(Protocol):
     """Is told of the connection in place of a pull that outlives a session."""
 
     def disconnected(self) -> None: ...
-
     def reconnected(self) -> None: ...
-
     def closed(self, error: NatsError) -> None: ...
-
     def publish_denied(self, error: PermissionsError) -> None: ...
 
 
@@ -118,41 +118,25 @@ class Pull(Receiver):
     asked = False  # a request is under way
     broken = False  # nothing more will come: the connection was lost, or the server refused something
     ended = False  # end() was called and has done its work
-    _owner: PullOwner | None = None
-    _sized = False
-    _limit = 0  # the server ends the interest after so many; 0: never
     _draining = False
     _frame: bytes | None = None  # the newest request
 
     def __init__(
-        self,
-        target: PullTarget,
-        box: Mailbox[RawMessage] | Slot[RawMessage],
-        owner: PullOwner | None = None,
-        *,
-        sized: bool = False,
-        limit: int = 0,
+        self, target: PullTarget, box: Box, owner: PullOwner | None = None, *, sized: bool = False, limit: int = 0
     ) -> None:
-        """Sends nothing. `sized`: count bytes for the owner, not messages. `limit`: as by limit()."""
+        """Sends nothing. `sized`: count bytes for the owner, not messages. `limit`: after so many messages and
+        statuses the server ends the interest; 0: it does not."""
         self.target = target
         self.link = link = target.link
         self.box = box
         self.acks = target.acks
         if type(box) is Mailbox:
             self.items = box.items
+        # The subject of statuses; stored messages have subjects of their own.
         self.wire_subject = self.reply = link.next_inbox()
-        """The reply is the subject of statuses; stored messages have subjects of their own."""
-        if owner is not None:
-            self._owner = owner
-            self._sized = sized
-        if limit:
-            self._limit = limit
+        self._owner, self._sized, self._limit = owner, sized, limit
 
     # --- any thread -----------------------------------------------------------------------------------
-
-    def open(self) -> None:
-        """Subscribe, if that has not been done. The SUB leaves with the next thing that is sent."""
-        self.link.open(self)
 
     def ask(self, body: bytes, reply: bytes | None = None) -> None:
         """Send a request, subscribing first where needed. Never blocks. `reply`: for a wildcard subscription."""
@@ -174,10 +158,6 @@ class Pull(Receiver):
         self.asked = False
         self._frame = None
 
-    def limit(self, count: int) -> None:
-        """Have the server end the interest after `count` messages and statuses in all. It must be open."""
-        self.link.limit(self, count)
-
     def wait(self, deadline: Deadline, clock: HeartbeatClock | None = None) -> RawMessage:
         """The next message or status; the one place that blocks for it.
 
@@ -186,8 +166,12 @@ class Pull(Receiver):
         box: ConnectionLostError, PermissionsError, ConnectionClosedError, SubscriptionClosedError after end().
         """
         while True:
+            left = deadline.remaining()
+            if clock is not None:
+                clock.reset(self.last_arrival)
+                left = min(deadline.wait_time(), clock.remaining() or 0.0)
             try:
-                return self.box.get(deadline.remaining() if clock is None else self._until_alarm(deadline, clock))
+                return self.box.get(left)
             except TimeoutError:
                 pass  # and not from here: what is raised would carry this error as its context
             connected = self.link.connected
@@ -200,12 +184,6 @@ class Pull(Receiver):
                 # Made while disconnected, the pull waits for the next session, and so do the heartbeats.
                 if clock.due() and connected:
                     raise MissedHeartbeatError(clock.silence)
-
-    def _until_alarm(self, deadline: Deadline, clock: HeartbeatClock) -> float:
-        clock.reset(self.last_arrival)
-        silence = clock.remaining() or 0.0
-        left = deadline.remaining()
-        return silence if left is None else min(left, silence)
 
     def drain(self, deadline: Deadline) -> None:
         """Remove the interest and wait until everything that the server sent before has come."""

@@ -21,7 +21,6 @@ BATCH_FOR_BYTES = 1_000_000  # ADR-37: what `batch` is when only max_bytes limit
 
 _SECOND = 1_000_000_000
 _INT64_MAX = 2**63 - 1  # the server's integers
-_MIN_CONSUME_EXPIRES = _SECOND
 _MIN_CONSUME_HEARTBEAT = _SECOND // 2
 _MAX_HEARTBEAT = 30 * _SECOND
 _FETCH_HEARTBEAT_FROM = 30 * _SECOND  # a fetch longer than this has heartbeats unless told otherwise
@@ -51,27 +50,20 @@ class Priority(NamedTuple):
     min_ack_pending: int | None = None
     priority: int | None = None
 
-    @classmethod
-    def make(
-        cls,
-        group: str | None = None,
-        min_pending: int | None = None,
-        min_ack_pending: int | None = None,
-        priority: int | None = None,
-    ) -> Priority:
-        """Checked: ValueError or TypeError names the option that is wrong."""
-        if group is None and min_pending is None and min_ack_pending is None and priority is None:
-            return _NO_PRIORITY
-        if group is not None and not isinstance(group, str):
-            raise TypeError(f"group must be a str, not {type(group).__name__}")
-        if group == "":
+    def checked(self) -> Priority:
+        """Itself. ValueError or TypeError names the option that is wrong."""
+        if self == _NO_PRIORITY:
+            return self
+        if self.group is not None and not isinstance(self.group, str):
+            raise TypeError(f"group must be a str, not {type(self.group).__name__}")
+        if self.group == "":
             raise ValueError("group must not be empty")
-        _integer(min_pending, "min_pending", 1)
-        _integer(min_ack_pending, "min_ack_pending", 1)
-        _integer(priority, "priority", 0, 9)
-        if group is None:
+        check_integer(self.min_pending, "min_pending", 1)
+        check_integer(self.min_ack_pending, "min_ack_pending", 1)
+        check_integer(self.priority, "priority", 0, 9)
+        if self.group is None:
             raise ValueError("min_pending, min_ack_pending and priority need a priority group: give group")
-        return cls(group, min_pending, min_ack_pending, priority)
+        return self
 
 
 _NO_PRIORITY = Priority()
@@ -137,8 +129,8 @@ class FetchOptions(NamedTuple):
         heartbeat. By default only a pull of more than 30 s has a heartbeat: half of expires, at most 30 s; 0
         means none.
         """
-        _integer(max_messages, "max_messages", 1)
-        _integer(max_bytes, "max_bytes", 1)
+        check_integer(max_messages, "max_messages", 1)
+        check_integer(max_bytes, "max_bytes", 1)
         if max_messages is None and max_bytes is None:
             raise ValueError("a fetch needs max_messages or max_bytes")
         batch = BATCH_FOR_BYTES if max_messages is None else max_messages
@@ -166,15 +158,11 @@ class FetchOptions(NamedTuple):
 
 
 class ConsumeOptions(NamedTuple):
-    """One consume or messages. Made by `make`, which checks every bound.
+    """One consume or messages. Made by `make`, which checks every bound."""
 
-    Exactly one of `max_messages` and `max_bytes` is set, and the threshold that goes with it.
-    """
-
-    max_messages: int | None
-    max_bytes: int | None
-    threshold_messages: int | None
-    threshold_bytes: int | None
+    limit: int  # max_messages, or max_bytes
+    threshold: int
+    by_bytes: bool
     expires_ns: int
     heartbeat_ns: int
     priority: Priority = _NO_PRIORITY
@@ -194,26 +182,19 @@ class ConsumeOptions(NamedTuple):
 
         Beside max_bytes, a max_messages of 500 counts as not given: it is the default of the public methods.
         """
-        _integer(max_messages, "max_messages", 1)
-        _integer(max_bytes, "max_bytes", 1)
-        if max_bytes is None:
-            max_messages = DEFAULT_MAX_MESSAGES if max_messages is None else max_messages
-        elif max_messages is None or max_messages == DEFAULT_MAX_MESSAGES:
-            max_messages = None
-        else:
+        check_integer(max_messages, "max_messages", 1)
+        check_integer(max_bytes, "max_bytes", 1)
+        by_bytes = max_bytes is not None
+        if by_bytes and max_messages not in (None, DEFAULT_MAX_MESSAGES):
             raise ValueError("max_messages and max_bytes exclude each other: give one of them")
+        limit = max_bytes or max_messages or DEFAULT_MAX_MESSAGES
         expires_ns = _nanoseconds(expires, "expires")
-        if expires_ns < _MIN_CONSUME_EXPIRES:
+        if expires_ns < _SECOND:
             raise ValueError(f"expires must be at least 1 s: {expires}")
-        return cls(
-            max_messages,
-            max_bytes,
-            _threshold(threshold_messages, "messages", max_messages),
-            _threshold(threshold_bytes, "bytes", max_bytes),
-            expires_ns,
-            _heartbeat(idle_heartbeat, expires_ns, of_consume=True),
-            priority,
-        )
+        for_messages = _threshold(threshold_messages, "messages", 0 if by_bytes else limit)
+        threshold = _threshold(threshold_bytes, "bytes", max_bytes or 0) or for_messages
+        heartbeat_ns = _heartbeat(idle_heartbeat, expires_ns, of_consume=True)
+        return cls(limit, threshold, by_bytes, expires_ns, heartbeat_ns, priority)
 
     @property
     def expires(self) -> float:
@@ -225,12 +206,14 @@ class ConsumeOptions(NamedTuple):
         """Seconds between heartbeats; a consume always has them."""
         return self.heartbeat_ns / _SECOND
 
-    def body(self, batch: int, max_bytes: int, pin_id: str | None = None) -> bytes:
-        """The JSON of one of its pulls (`PullState.take_pull` says how much to ask for)."""
+    def body(self, units: int, pin_id: str | None = None) -> bytes:
+        """The JSON of one of its pulls, for so many messages or bytes."""
+        batch, max_bytes = (BATCH_FOR_BYTES, units) if self.by_bytes else (units, 0)
         return pull_body(batch, self.expires_ns, max_bytes, self.heartbeat_ns, False, self.priority, pin_id)
 
 
-def _integer(value: int | None, name: str, low: int, high: int = _INT64_MAX) -> None:
+def check_integer(value: int | None, name: str, low: int, high: int = _INT64_MAX) -> None:
+    """Raises TypeError or ValueError that names the option; None passes."""
     if value is None:
         return
     if isinstance(value, bool) or not isinstance(value, int):
@@ -261,15 +244,13 @@ def _heartbeat(heartbeat: Duration | None, expires_ns: int, *, of_consume: bool 
     return heartbeat_ns
 
 
-def _threshold(threshold: int | None, unit: str, limit: int | None) -> int | None:
+def _threshold(threshold: int | None, unit: str, limit: int) -> int:
     name = f"threshold_{unit}"
-    if limit is None:
-        if threshold is not None:
-            raise ValueError(f"{name} goes with max_{unit}, which is not set")
-        return None
     if threshold is None:
-        return max(1, limit // 2)
-    _integer(threshold, name, 1)
+        return min(limit, max(1, limit // 2))
+    if not limit:
+        raise ValueError(f"{name} goes with max_{unit}, which is not set")
+    check_integer(threshold, name, 1)
     if threshold > limit:
         raise ValueError(f"{name} must be at most max_{unit}: {threshold} of {limit}")
     return threshold

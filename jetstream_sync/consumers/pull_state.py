@@ -13,14 +13,10 @@ refused pull is subtracted from `asked`:
     held        = settled - given back - processed  received, waiting for the user
     pending     = outstanding + held                what max_messages / max_bytes limits
 
-Invariants, after any sequence of calls:
-
-- outstanding >= 0, and a pull never makes pending exceed the limit;
-- when pending is at the threshold or below, `take_pull` asks for all that is free: a consume never gets stuck;
-- what is received but not processed stays pending, however its pull ended;
-- an error of the count does not last: if more is received than was asked for, `asked` is raised; when a pull is
-  certainly over, what it had outstanding is given back; a pull that timed out gives back nothing that was asked
-  for after it.
+Invariants: outstanding >= 0, and a pull never makes pending exceed the limit. At the threshold or below,
+`take_pull` asks for all that is free: a consume never gets stuck. What is received but not processed stays
+pending, however its pull ended. An error of the count does not last: if more is received than was asked for,
+`asked` is raised; when a pull is certainly over, what it had outstanding is given back, and nothing else.
 
 All pulls share one reply subject, so a status does not name its pull, and the server serves waiting pulls in turn,
 not in order. The total is exact all the same as long as statuses carry pending headers. Without them the pull is
@@ -31,8 +27,7 @@ It is then counted as lost with the others, and the next pull asks for more than
 Threads: one thread may call `processed` without a lock (several workers call it under the owner's lock); only
 `processed` writes that total. All other calls require the owner's lock. No wake-up is lost: `processed` writes its
 total before it reads the mark at which a pull is due; js-refill, which moves that mark in `take_pull`, calls
-`take_pull` again before it sleeps. Messages and statuses are reported in the order of the mailbox. A message in
-the mailbox counts as outstanding until `received` reports it, so it is pending in either case.
+`take_pull` again before it sleeps. A message in the mailbox counts as outstanding until `received` reports it.
 """
 
 from __future__ import annotations
@@ -40,15 +35,8 @@ from __future__ import annotations
 from collections import deque
 from typing import NamedTuple
 
-from .pull_options import BATCH_FOR_BYTES, ConsumeOptions, client_grace
+from .pull_options import ConsumeOptions, client_grace
 from .status import Ends, Kind, Pending, Rule
-
-
-class PullAmount(NamedTuple):
-    """What the next pull request asks for; max_bytes 0 means no limit."""
-
-    batch: int
-    max_bytes: int
 
 
 class _Asked(NamedTuple):
@@ -64,20 +52,15 @@ class PullState:
     """The pending count of a consume, and the pull to send next. The module says which thread may call what."""
 
     def __init__(self, options: ConsumeOptions) -> None:
-        self._by_bytes = options.max_bytes is not None
-        limit = options.max_bytes if self._by_bytes else options.max_messages
-        threshold = options.threshold_bytes if self._by_bytes else options.threshold_messages
-        assert limit is not None  # ConsumeOptions.make sets both
-        assert threshold is not None
-        self._limit = limit
-        self._threshold = min(threshold, limit - 1)  # at the limit nothing is free to ask for
+        self._by_bytes = options.by_bytes
+        self._limit = options.limit
+        self._threshold = min(options.threshold, options.limit - 1)  # at the limit nothing is free to ask for
         self._expires = options.expires
         self._grace = client_grace(options.expires)
         self._pulls: deque[_Asked] = deque()
         self._asked = self._settled = self._given_back = self._processed = 0
         self._base = 0  # units below this mark belong to no known pull: they were unread at the last reset
         self._too_small = 0
-        self._due_at = 0
         self._set_due()
 
     # --- state --------------------------------------------------------------------------------------
@@ -109,8 +92,8 @@ class PullState:
 
     # --- events -------------------------------------------------------------------------------------
 
-    def take_pull(self, at: float) -> PullAmount | None:
-        """The pull to send now, already counted as asked for; None when enough is pending.
+    def take_pull(self, at: float) -> int | None:
+        """How many units to ask for now, already counted as asked for; None when enough is pending.
 
         `at` is the time before it is sent, on the same clock as the arrival of statuses. If it cannot be sent, the
         connection is lost; the `reset` after the reconnect removes it.
@@ -122,11 +105,11 @@ class PullState:
         self._pulls.append(_Asked(self._asked, self._asked + room, at, before))
         self._asked += room
         self._set_due()
-        return PullAmount(BATCH_FOR_BYTES, room) if self._by_bytes else PullAmount(room, 0)
+        return room
 
-    def received(self, count: int, size: int) -> None:
-        """`count` messages were taken from the mailbox, `size` bytes in all (used with max_bytes only)."""
-        self._settled += size if self._by_bytes else count
+    def received(self, units: int) -> None:
+        """So much was taken from the mailbox."""
+        self._settled += units
         if self._settled > self._asked:  # more than was asked for; it is held all the same
             self._asked = self._settled
             self._set_due()
@@ -135,9 +118,9 @@ class PullState:
             self._set_due()
         self._forget_settled()
 
-    def processed(self, count: int, size: int) -> bool:
-        """The user is done with `count` messages of `size` bytes. True when a pull is now due."""
-        self._processed += size if self._by_bytes else count
+    def processed(self, units: int) -> bool:
+        """The user is done with so much. True when a pull is now due."""
+        self._processed += units
         return self._processed >= self._due_at
 
     def status(self, rule: Rule, pending: Pending, at: float) -> None:
@@ -150,16 +133,16 @@ class PullState:
         elif rule.ends is Ends.NEWEST:
             self._refuse_newest(at)
         elif rule.ends is Ends.OLDEST:
-            self._end_oldest(at)
+            if self._pulls and self._pulls[0].at <= at:
+                self._give_back(self._pulls[0].end - self._settled)
         elif rule.ends is Ends.ALL:
             self._end_all(at)
         if rule.kind is Kind.SIZE_EXCEEDS and self._by_bytes and left is not None:
             self._too_small = left
         self._set_due()
 
-    def reset(self, unread_count: int = 0, unread_size: int = 0) -> None:
+    def reset(self, unread: int = 0) -> None:
         """After a reconnect or missed heartbeats: nothing will come except what is unread in the mailbox."""
-        unread = unread_size if self._by_bytes else unread_count
         self._give_back(self.outstanding - unread)
         self._asked = self._base = self._settled + unread
         self._pulls.clear()
@@ -223,10 +206,6 @@ class PullState:
             self._asked -= share
         self._pulls.extend(reversed(later))
 
-    def _end_oldest(self, at: float) -> None:
-        if self._pulls and self._pulls[0].at <= at:
-            self._give_back(self._pulls[0].end - self._settled)
-
     def _end_all(self, at: float) -> None:
         """Every pull sent before `at` is over. Those sent since have not received anything yet."""
         since = sum(pull.end - pull.start for pull in self._pulls if pull.at > at)
@@ -250,29 +229,23 @@ class Backoff:
     MOST = 1.0  # a cluster elects a leader within seconds: a longer wait would only prolong the outage
 
     def __init__(self) -> None:
-        self._refusals = 0
-        self._last = float("-inf")
-        self._next = float("-inf")
-
-    @property
-    def refusals(self) -> int:
-        """Refusals since the last delivered message."""
-        return self._refusals
+        self.refusals = 0  # since the last delivered message
+        self._last = self._next = float("-inf")
 
     def refused(self, at: float) -> None:
         """A pull was refused at `at`: set when the next one may be sent."""
-        delay = min(self.MOST, self.FIRST * 2 ** min(self._refusals - 1, 8)) if self._refusals else 0.0
-        self._refusals += 1
+        delay = min(self.MOST, self.FIRST * 2 ** min(self.refusals - 1, 8)) if self.refusals else 0.0
+        self.refusals += 1
         self._next = max(self._next, at + delay, self._last + self.FIRST)
         self._last = self._next
 
     def delivered(self) -> None:
         """A message arrived: pulls are served again."""
-        self._refusals = 0
+        self.refusals = 0
 
     def reset(self) -> None:
         """After a reconnect: the next pull may be sent at once."""
-        self._refusals = 0
+        self.refusals = 0
         self._next = float("-inf")
 
     def remaining(self, at: float) -> float:

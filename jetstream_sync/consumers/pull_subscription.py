@@ -16,6 +16,7 @@ from .._threads import Slot, Waiters
 from ..api.client import ApiClient
 from ..api.consumer_api import ConsumerApi
 from ..api.info import ConsumerInfo
+from ..api.kinds import at_least
 from ..api.message import JetStreamMessage
 from ..errors import NatsError, SubscriptionClosedError, TimeoutError
 from ..protocol.subjects import next_nuid
@@ -28,7 +29,6 @@ from .take import loop
 
 # ADR-13: the server's expiry lies this far before the client's timeout, or a tenth of it for short ones.
 MARGIN = 0.1
-SHORT_TIMEOUT = 1.0
 
 # What a no-wait pull is answered with when there is nothing, or not yet.
 _NOTHING_NOW = (Kind.NO_MESSAGES, Kind.REQUEST_TIMEOUT, Kind.REQUESTS_PENDING)
@@ -65,8 +65,7 @@ class PullSubscription:
         Never returns an empty list. Raises TimeoutError when no message came; PullError or one of its kinds,
         NoRespondersError, PermissionsError, ConnectionLostError when the pull failed and nothing had come before.
         """
-        if isinstance(batch, bool) or not isinstance(batch, int) or batch < 1:
-            raise ValueError(f"batch must be an int of at least 1: {batch!r}")
+        at_least("batch", batch, 1)
         limit = seconds(timeout)
         if not limit:
             raise ValueError(f"timeout must be more than 0 s: {timeout!r}")
@@ -189,7 +188,7 @@ class _SubscriptionFeed(BatchFeed):
         if not self._waits and not self.received and rule.kind in _NOTHING_NOW:
             self._waits = True
             # ADR-13: the status that answered the first pull counts, too: for a batch of 5 it is UNSUB … 6.
-            self.pull.limit(self.pull.delivered + self.options.batch)
+            self.link.limit(self.pull, self.pull.delivered + self.options.batch)
             self.pull.ask(pull_body(self.options.batch, expires_ns=self._expires_ns()))
             return
         self.end()
@@ -202,7 +201,7 @@ class _SubscriptionFeed(BatchFeed):
 
     def _expires_ns(self) -> int:
         """ADR-13: shorter than the client's own timeout, or than what the first pull has left of it."""
-        margin = MARGIN if self._timeout >= SHORT_TIMEOUT else self._timeout / 10
+        margin = min(MARGIN, self._timeout / 10)
         left = self._deadline.wait_time()
         base = self._timeout if self._timeout - left < margin / 2 else left
         return max(1, round((base - margin) * 1_000_000_000))
@@ -212,7 +211,7 @@ def subscribe_pull(client: ApiClient, request: SubscribeRequest) -> PullSubscrip
     """ADR-15's workflow for a pull subscription: look up, or create."""
     sub = PullSubscription(client, find_or_create(client, request))
     try:
-        sub._single.open()
+        client.link.open(sub._single)
     except BaseException:
         sub._single.end()
         raise

@@ -3,14 +3,16 @@
 Who does what:
 
   js-reader         puts messages and statuses into the mailbox, within the limits of any subscription; after a
-                    reconnect it puts a mark between what came before and what comes after. Tells the watch of
-                    disconnects.
+                    reconnect it puts a mark between what came before and what comes after. Wakes js-push after
+                    disconnects and reconnects.
   consuming thread  the user's thread in next_msg() or an iteration, or js-sub-<sid> with a callback. One at a
                     time has the turn: it takes from the mailbox and acts on statuses. So sequences are compared
                     in the order the user sees, and a flow-control request is answered when everything before it
                     has been handed out (and, with a callback, handled).
-  js-push-<n>       with heartbeats only: raises the alarm (PushWatch). It never touches a message. It ends when
-                    the subscription does: by unsubscribe, drain, a denial, or the connection's end.
+  js-push-<n>       with heartbeats only: raises the alarm after too long a silence. It alone uses the heartbeat
+                    clock, and never touches a message. Blocks until it is woken, at most until the next alarm. It
+                    looks at the connection itself each time and is not told to pause and resume: two threads could
+                    tell it in the wrong order. Ends when the mailbox is closed, which finish() wakes it after.
 
 `_turn` is held while waiting for a message; only consuming threads ask for it. It is an RLock, because that
 knows its owner: however an exception of a signal handler's comes in between, the `finally` releases it if and
@@ -20,44 +22,91 @@ deletes the consumer.
 
 from __future__ import annotations
 
+import itertools
 import threading
 import time
 from _thread import allocate_lock
 from collections.abc import Callable, Iterator
 from datetime import timedelta
-from types import TracebackType
-from typing import Any, NamedTuple
+from typing import Any
 
-from .._deadline import Deadline
-from .._threads import acquire
+from .._deadline import FOREVER, Deadline
+from .._threads import Wakeup, acquire, join_quietly, spawn
 from ..api.client import ApiClient
 from ..api.config import AckPolicy
 from ..api.consumer_api import ConsumerApi
 from ..api.info import ConsumerInfo
-from ..api.message import JetStreamMessage, Source
-from ..errors import MissedHeartbeatError, NatsError, SubscriptionClosedError, TimeoutError
+from ..api.message import JetStreamMessage, Source, parse_metadata
+from ..errors import (
+    MissedHeartbeatError,
+    NatsError,
+    NotJSMessageError,
+    SequenceMismatchError,
+    SubscriptionClosedError,
+    TimeoutError,
+)
 from ..net.subscription import Inbound, Subscription
 from ..protocol import commands
 from ..protocol.headers import Status, header_value
 from ..protocol.parser import RawMessage
 from ..protocol.subjects import publish_subject, queue_name
+from .heartbeat import PUSH_FACTOR, HeartbeatClock
 from .pull import ArrivedStatus
-from .push_watch import PushWatch, Sequences
 from .status import PushAction, classify, read_status, to_error
 from .take import take_one
 
 Callback = Callable[[JetStreamMessage], Any]
 
+_numbers = itertools.count(1)
 
-class PendingLimits(NamedTuple):
-    """How much a subscription may buffer; 0 or less is no limit."""
 
-    msgs: int
-    bytes: int
-
+# How many messages and bytes a subscription may buffer; 0 or less is no limit.
+PendingLimits = tuple[int, int]
 
 # In the mailbox: what follows came on a new connection. Compared by identity.
 RECONNECTED = ArrivedStatus((b"", None, None, b""), Status(0, ""), 0.0)
+
+
+class Sequences:
+    """Reports gaps in consumer sequences, each once: what comes after it is the new beginning."""
+
+    __slots__ = ("_report", "last")
+
+    def __init__(self, report: Callable[[NatsError], None]) -> None:
+        self._report = report
+        self.last: int | None = None  # delivered last: 0 for a new consumer, None when it is not known
+
+    def message(self, raw: RawMessage) -> bool:
+        """For Feed.inspect: True, after the gap before the message was reported, if there is one.
+
+        Of `$JS.ACK.<stream>.<consumer>.<delivered>.<stream seq>.<consumer seq>.<timestamp>.<pending>`, the usual
+        form of a reply subject, one token is compared: reading all metadata costs five times as much.
+        """
+        last, reply = self.last, raw[1]
+        if last is not None and reply is not None:
+            tokens = reply.split(b".")
+            if len(tokens) == 9 and tokens[6] == b"%d" % (last + 1):
+                self.last = last + 1
+                return True
+        try:
+            metadata = parse_metadata(None if reply is None else reply.decode("utf-8", "surrogateescape"))
+        except NotJSMessageError:
+            return True  # it was published to the deliver subject
+        stream_seq, self.last = metadata.sequence
+        # A smaller number is a new leader's, or that of a consumer made anew: nothing is missing.
+        if last is not None and metadata.num_delivered <= 1 and self.last > last + 1:
+            self._report(SequenceMismatchError(last + 1, self.last, stream_seq=stream_seq))
+        return True
+
+    def heartbeat(self, block: bytes) -> None:
+        """ADR-9: a heartbeat says which sequence was delivered last, so a loss shows though nothing follows it."""
+        told = header_value(block, b"Nats-Last-Consumer") or b""
+        if told.isdigit():
+            last, self.last = self.last, int(told)
+            if last is not None and self.last > last:
+                stream = header_value(block, b"Nats-Last-Stream") or b""
+                stream_seq = int(stream) if stream.isdigit() else 0
+                self._report(SequenceMismatchError(last, self.last, stream_seq=stream_seq))
 
 
 class PushInbound(Inbound):
@@ -68,20 +117,21 @@ class PushInbound(Inbound):
     def __init__(self, client: ApiClient, subject: str, queue: str | None, limits: PendingLimits) -> None:
         # publish_subject: the server publishes to it.
         wire_queue = None if queue is None else queue_name(queue)
-        super().__init__(client.link, publish_subject(subject), wire_queue, limits.msgs, limits.bytes)
-        self.stream_name = ""
+        super().__init__(client.link, publish_subject(subject), wire_queue, *limits)
+        self.stream_name = self._name = ""
         self.acks = True
         self.items = self.mailbox.items
         self.source: Source = self  # of its messages: acks and items
-        self.inspect: Callable[[RawMessage], bool] | None = self._note_order if queue is None else None
         self.delete_when_empty = False
         self.api = ConsumerApi(client)
-        self._name = ""
         self._turn = threading.RLock()
         self._not_messages = 0  # statuses and marks that were taken
-        self._sequences = Sequences()
+        self._sequences = Sequences(self.link.report)
+        self.inspect: Callable[[RawMessage], bool] | None = self._sequences.message if queue is None else None
         self._flow_answered: bytes | None = None  # the server repeats a request until it is answered
-        self._watch = PushWatch(self)
+        self._watcher: threading.Thread | None = None  # js-push
+        self._wakeup = Wakeup()  # for js-push
+        self._losses = self._losses_seen = 0  # of the session; the first is written by the reader thread alone
         self._owner_lock = allocate_lock()
         self._created = False
 
@@ -99,11 +149,12 @@ class PushInbound(Inbound):
         Raises what closed the subscription meanwhile: the server denied it, or the connection was closed.
         """
         self.acks = info.config.ack_policy != AckPolicy.NONE
-        self._sequences = Sequences(0 if created else None)
+        self._sequences.last = 0 if created else None
         self.stream_name, self._name = info.stream_name, info.name  # from now on reconnected() leaves a mark
         self._created = created
         if info.config.idle_heartbeat and self.wire_queue is None:
-            self._watch.start(info.config.idle_heartbeat)
+            clock = HeartbeatClock(info.config.idle_heartbeat, PUSH_FACTOR, clock=time.monotonic)
+            self._watcher = spawn(f"push-{next(_numbers)}", self._watch, clock)
         if self.mailbox.closed:
             self.take(0)  # raises
 
@@ -137,7 +188,7 @@ class PushInbound(Inbound):
     def on_status(self, arrived: ArrivedStatus) -> None:
         self._not_messages += 1
         if arrived is RECONNECTED:
-            self._sequences = Sequences()  # what came in the old session may be lost, or delivered again
+            self._sequences.last = None  # what came in the old session may be lost, or delivered again
             self._flow_answered = None  # the reply may have been lost with the session
             return
         if arrived[0] != self.wire_subject:
@@ -146,10 +197,9 @@ class PushInbound(Inbound):
         if action is PushAction.FLOW and arrived[1] is not None:
             self._answer_flow_control(arrived[1])
         elif action is PushAction.HEARTBEAT:
-            self.on_heartbeat(block)
+            self._on_heartbeat(block)
             stalled = header_value(block, b"Nats-Consumer-Stalled")
-            # Reject whitespace: a client that can publish to the deliver subject could otherwise inject a protocol
-            # line.
+            # No whitespace: a client that can publish to the deliver subject could else inject a protocol line.
             if stalled and len(stalled.split()) == 1:
                 self._answer_flow_control(stalled)
         elif action is PushAction.RAISE:
@@ -158,16 +208,9 @@ class PushInbound(Inbound):
                 raise error
             self.link.report(error)
 
-    def _note_order(self, raw: RawMessage) -> bool:
-        gap = self._sequences.message(raw[1])
-        if gap is not None:
-            self.link.report(gap)
-        return True
-
-    def on_heartbeat(self, block: bytes) -> None:
-        gap = self._sequences.heartbeat(block) if self.wire_queue is None else None
-        if gap is not None:
-            self.link.report(gap)
+    def _on_heartbeat(self, block: bytes) -> None:
+        if self.wire_queue is None:
+            self._sequences.heartbeat(block)
 
     def _answer_flow_control(self, subject: bytes) -> None:
         if subject != self._flow_answered:
@@ -178,14 +221,6 @@ class PushInbound(Inbound):
             self._flow_answered = subject
 
     # --- ending -------------------------------------------------------------------------------------
-
-    def abandon(self) -> None:
-        """The subscription could not be completed: leave nothing behind, and raise nothing more."""
-        self.end(SubscriptionClosedError("the subscription could not be made"), discard=True)
-        try:
-            self.delete_created()
-        except NatsError:
-            pass  # the error on its way says why
 
     def delete_if_drained(self) -> None:
         if self.delete_when_empty:
@@ -203,18 +238,17 @@ class PushInbound(Inbound):
             if mine:
                 self.api.delete(self.stream_name, self.consumer_name)
         except BaseException:
-            if mine:
-                self._created = True
+            self._created |= mine
             raise
 
     def finish(self, reason: NatsError, *, discard: bool = False) -> None:
         super().finish(reason, discard=discard)
-        self._watch.stop()
+        self._wakeup.set()
 
     def join(self, timeout: float) -> None:
         deadline = Deadline(timeout)
         super().join(timeout)
-        self._watch.join(deadline.wait_time())
+        join_quietly(self._watcher, deadline.wait_time())
 
     # --- reader thread ------------------------------------------------------------------------------
 
@@ -228,22 +262,41 @@ class PushInbound(Inbound):
         super().deliver(messages, size)
 
     def disconnected(self) -> None:
-        self._watch.disconnected()
+        self._losses += 1
+        self._wakeup.set()
 
     def reconnected(self) -> None:
         if self._name:
-            self._on_new_session()
-        self._watch.wake()
-
-    def _on_new_session(self) -> None:
-        self.insert(RECONNECTED)  # without it the next message would look like a gap
+            self.insert(RECONNECTED)  # without it the next message would look like a gap
+        self._wakeup.set()
 
     # --- js-push ------------------------------------------------------------------------------------
 
-    def on_silence(self, silence: float) -> None:
+    def _watch(self, clock: HeartbeatClock) -> None:
+        while not self.mailbox.closed:
+            self._follow_connection(clock)
+            if clock.due():
+                self._on_silence(clock.silence)
+            self._on_wake()
+            self._follow_connection(clock)
+            wait = clock.remaining()
+            self._wakeup.wait(FOREVER if wait is None else wait)
+
+    def _follow_connection(self, clock: HeartbeatClock) -> None:
+        """Silence counts from the beginning of a session, and by arrival: a slow callback is no silence."""
+        connected = self.link.connected
+        losses = self._losses  # read second: the loss of a session is counted before the next one is in use
+        if not connected or losses != self._losses_seen:
+            self._losses_seen = losses
+            clock.pause()
+        if connected:
+            clock.resume()
+            clock.reset(self.last_arrival)
+
+    def _on_silence(self, silence: float) -> None:
         self.link.report(MissedHeartbeatError(silence))
 
-    def on_wake(self) -> None:
+    def _on_wake(self) -> None:
         """js-push was woken; an ordered subscription replaces its consumer here."""
 
 
@@ -295,9 +348,7 @@ class PushSubscription(Subscription):
         if not self._inbound.has_callback and not self._inbound.mailbox:
             self._inbound.delete_if_drained()
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: Any) -> None:
         link = self._inbound.link
         if link.forked:
             return

@@ -49,14 +49,16 @@ from .pull import ArrivedStatus, Pull, PullTarget
 from .pull_options import ConsumeOptions
 from .pull_state import Backoff, PullState
 from .status import ConsumeAction, Kind, classify, pending_of, to_error
-from .take import Endless
+from .take import Endless, ErrorCallback
 
 log = logging.getLogger("jetstream_sync")
 
+Check = Callable[[], Any]
+
 _numbers = itertools.count(1)
 
-# Between two tries of the check after a reconnect, while there is no definite reply.
-CHECK_WAITS = (0.25, 0.5, 1.0, 2.0)
+# Between two tries of the check after a reconnect, while there is no definite reply; doubled each time.
+FIRST_CHECK_WAIT, LONGEST_CHECK_WAIT = 0.25, 2.0
 # Messages taken before they are accounted for: a lock for each would cost more than the rest of a message's way.
 MOST_UNACCOUNTED = 32
 
@@ -67,12 +69,7 @@ class Refill(Endless):
     """See the module's text."""
 
     def __init__(
-        self,
-        target: PullTarget,
-        options: ConsumeOptions,
-        *,
-        check: Callable[[], Any] | None,
-        on_error: Callable[[Any], Any] | None,
+        self, target: PullTarget, options: ConsumeOptions, *, check: Check | None, on_error: ErrorCallback | None
     ) -> None:
         """Sends nothing: start() does. `check` looks the consumer up after a reconnect."""
         self.target = target
@@ -80,7 +77,7 @@ class Refill(Endless):
         self.title = f"consumer {target.name} of {target.stream_name}"
         self.on_error = on_error
         self.ack_wait = target.ack_wait
-        self.sized = options.max_bytes is not None
+        self.sized = options.by_bytes
         self.inspect = target.inspector(options.priority)
         self.number = next(_numbers)
         self.box: Mailbox[RawMessage] = Mailbox(before_wait=self.link.outbox.flush)
@@ -97,13 +94,13 @@ class Refill(Endless):
         self._epoch = 0  # how many sessions were lost
         self._answers_read = 0
         # While a pull is due and may not be sent yet, accounting for each message would gain nothing.
-        self._quantum_when_due = max(1, min(MOST_UNACCOUNTED, (options.threshold_messages or 0) // 8))
+        self._quantum_when_due = max(1, min(MOST_UNACCOUNTED, options.threshold // 8))
         self._wakeup = Wakeup()
         self._thread: threading.Thread | None = None
 
     def start(self) -> None:
         try:
-            self.pull.open()
+            self.link.open(self.pull)  # the SUB leaves with the next thing that is sent
             with self._lock:
                 # Under the lock and after open(): a change from now on is told, and told later.
                 self._connected = self.link.connected
@@ -141,17 +138,14 @@ class Refill(Endless):
             raise ForkError()
         state = self._state
         if count:
+            units = size if self.sized else count
             with self._lock:
                 if processed:
                     # Not more than came: a signal handler may have raised after the last call, which is repeated.
-                    unread = self._unread()
-                    if self.sized:
-                        size = min(size, unread)
-                    else:
-                        count = min(count, unread)
+                    units = min(units, self._unread())
                     # Before received(): interrupted in between, the count errs on the side that pulls.
-                    state.processed(count, size)
-                state.received(count, size)
+                    state.processed(units)
+                state.received(units)
                 self._backoff.delivered()
                 self._delivered_since_oversize = True
             if not processed:
@@ -178,7 +172,7 @@ class Refill(Endless):
 
     def processed(self, count: int, size: int) -> None:
         """By one thread, or under a lock of the callers', under which nothing may be sent: js-refill pulls."""
-        if self._state.processed(count, size):
+        if self._state.processed(size if self.sized else count):
             self._wakeup.set()
 
     def _recover(self, arrived: int, answers: int) -> None:
@@ -192,8 +186,8 @@ class Refill(Endless):
         with self._lock:
             lost = arrived - self._state.received_units
             if lost > 0:
-                self._state.processed(lost, lost)
-                self._state.received(lost, lost)
+                self._state.processed(lost)
+                self._state.received(lost)
             if answers > self._answers_read:
                 self._answers_read = answers
                 self._reset_to_unread()
@@ -291,13 +285,10 @@ class Refill(Endless):
     def look(self) -> float:
         """Do what is due; returns after how many seconds to look again unless woken up before."""
         self.end_if_dropped()
-        silence = self._missed_heartbeat()
-        if silence is not None:
-            self.report(MissedHeartbeatError(silence))
+        self._check_heartbeat()
         self._pull_if_due()
-        with self._lock:
-            needs_check, self._needs_check = self._needs_check, False
-        if needs_check and self.ended is None:
+        if self._needs_check and self.ended is None:
+            self._needs_check = False  # first: another reconnect sets it again, after a new epoch
             spawn(f"check-{self.number}", self._run_check, self._epoch)
         return self._next_look()
 
@@ -323,14 +314,14 @@ class Refill(Endless):
             if not self._may_pull() or self._backoff.remaining(now):
                 return False
             owed = self._expects_heartbeat()
-            amount = self._state.take_pull(now)
-            if amount is None:
+            units = self._state.take_pull(now)
+            if units is None:
                 return False
             if not owed:
                 self._clock.reset(now)  # until this pull there was nothing to hear
             self._resume_clock()
             epoch = self._epoch
-        body = self._options.body(amount.batch, amount.max_bytes, self.target.pin_id(self._options.priority))
+        body = self._options.body(units, self.target.pin_id(self._options.priority))
         try:
             self.pull.ask(body)
         except NatsError:
@@ -347,18 +338,18 @@ class Refill(Endless):
             self._clock.resume()
             self._wakeup.set()  # js-refill sleeps without an end while the clock is paused
 
-    def _missed_heartbeat(self) -> float | None:
-        """The length of a silence that is too long; the counters are then reset for a new pull."""
+    def _check_heartbeat(self) -> None:
+        """Report a silence that is too long, and reset the counters for a new pull."""
         with self._lock:
             self._clock.reset(self.pull.last_arrival)
             if not self._may_pull() or not self._clock.due():
-                return None
+                return
             if not self._expects_heartbeat():
                 self._clock.pause()  # until a status is read or a pull is sent
-                return None
+                return
             silence = self._clock.silence
             self._reset_to_unread()
-            return silence
+        self.report(MissedHeartbeatError(silence))
 
     def _expects_heartbeat(self) -> bool:
         """Whether the server has a pull of ours. An unread status may have ended it; what is unread was sent."""
@@ -371,15 +362,15 @@ class Refill(Endless):
         return self.pull.arrived - self._state.received_units
 
     def _reset_to_unread(self) -> None:
-        unread = self._unread()
-        self._state.reset(unread, unread)  # of messages, or of bytes: the state looks at one of the two
+        self._state.reset(self._unread())
 
     # --- js-check -------------------------------------------------------------------------------------
 
     def _run_check(self, epoch: int) -> None:
         """Look the consumer up until the server says definitely that it is there or not."""
         assert self._check is not None
-        for wait in itertools.chain(CHECK_WAITS, itertools.repeat(CHECK_WAITS[-1])):
+        wait = FIRST_CHECK_WAIT
+        while self.ended is None and self._epoch == epoch:
             try:
                 self._check()
                 return
@@ -391,5 +382,4 @@ class Refill(Endless):
             except NatsError as error:
                 log.debug("consumer check after reconnect: %s", error)
             time.sleep(wait)
-            if self.ended is not None or self._epoch != epoch:
-                return
+            wait = min(2 * wait, LONGEST_CHECK_WAIT)

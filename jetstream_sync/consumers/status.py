@@ -3,9 +3,7 @@
 No socket, thread or clock. Everything here is immutable and thread-safe.
 
 A status is a message without a body, `NATS/1.0 <code> <text>`, possibly with headers. The server sends it to end a
-pull or to keep a subscription alive. Each row of the table says what the status means for a fetch (and next), for
-a consume (and messages), for a push subscription and for the fetch of a pull subscription. It also says which
-pulls the status ends if it does not tell how many messages were left (`PullState.status`).
+pull or to keep a subscription alive.
 """
 
 from __future__ import annotations
@@ -91,8 +89,8 @@ class Rule(NamedTuple):
     """A row of the table: what a status means for each way of consuming."""
 
     kind: Kind
-    fetch: FetchAction
-    consume: ConsumeAction
+    fetch: FetchAction  # for next, too
+    consume: ConsumeAction  # for messages, too
     ends: Ends
     push: PushAction = PushAction.RAISE
     backs_off: bool = False  # a consume waits before it pulls again, so that it never becomes a busy loop
@@ -115,6 +113,8 @@ class Pending(NamedTuple):
 
 _F, _C, _P = FetchAction, ConsumeAction, PushAction
 
+_TOO_LARGE = "the next message is larger than max_bytes: raise it"
+_NOT_THERE = "JetStream, or this consumer, is not there (an election may be under way)"
 _UNKNOWN = Rule(Kind.UNKNOWN, _F.ERROR, _C.ERROR, Ends.NEWEST, backs_off=True)
 # Another client is pinned now: the server serves no pull with the old pin id.
 _WRONG_PIN = Rule(Kind.WRONG_PIN, _F.END, _C.SILENT, Ends.ALL, backs_off=True, drops_pin=True)
@@ -149,11 +149,7 @@ _TABLE: dict[int, dict[str, Rule]] = {
     409: {
         "batch completed": Rule(Kind.BATCH_COMPLETED, _F.END, _C.SILENT, Ends.OLDEST),
         "message size exceeds": Rule(
-            Kind.SIZE_EXCEEDS,
-            _F.END_ERROR_IF_EMPTY,
-            _C.SILENT_IF_DELIVERED,
-            Ends.OLDEST,
-            hint="the next message is larger than max_bytes: raise it",
+            Kind.SIZE_EXCEEDS, _F.END_ERROR_IF_EMPTY, _C.SILENT_IF_DELIVERED, Ends.OLDEST, hint=_TOO_LARGE
         ),
         # The server sends one status for all pulls with the same reply subject.
         "leadership change": _leader_gone(Kind.LEADERSHIP_CHANGE, Ends.ALL),
@@ -169,16 +165,7 @@ _TABLE: dict[int, dict[str, Rule]] = {
     423: {"mismatch": _WRONG_PIN._replace(kind=Kind.PIN_MISMATCH, ends=Ends.NEWEST), "": _WRONG_PIN},
     # No server is subscribed to the pulls of this consumer. Waiting pulls are only in the memory of the leader, so
     # the earlier pulls are lost with it.
-    503: {
-        "": Rule(
-            Kind.NO_RESPONDERS,
-            _F.ERROR,
-            _C.WARN,
-            Ends.ALL,
-            backs_off=True,
-            hint="JetStream, or this consumer, is not there (an election may be under way)",
-        )
-    },
+    503: {"": Rule(Kind.NO_RESPONDERS, _F.ERROR, _C.WARN, Ends.ALL, backs_off=True, hint=_NOT_THERE)},
 }
 
 _ERRORS: dict[Kind, type[PullError]] = {

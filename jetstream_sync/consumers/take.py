@@ -27,6 +27,8 @@ from .pull_options import message_size
 
 log = logging.getLogger("jetstream_sync")
 
+ErrorCallback = Callable[[Any], Any]
+
 # How long stop() on the main thread waits for the thread that does it.
 STOP_SECONDS = 0.1
 
@@ -35,14 +37,11 @@ class Feed(Protocol):
     """What messages are taken from, by one thread at a time."""
 
     link: Link
-    sized: bool
-    """Sizes count: account() is told of each message before the next one is taken."""
-    source: Source
-    """What messages remember. Not the feed: a message that is kept must not keep a stream pulling."""
-    items: deque[RawMessage]
-    """Messages and statuses that have come. wait() may put another deque in its place."""
+    sized: bool  # sizes count: account() is told of each message before the next one is taken
+    source: Source  # what messages remember; not the feed: a message that is kept must not keep a stream pulling
+    items: deque[RawMessage]  # messages and statuses that have come; wait() may put another deque in its place
+    # Is shown each message (pin ids, order); False: it is not for the user. Never raises.
     inspect: Callable[[RawMessage], bool] | None
-    """Is shown each message (pin ids, order); False: it is not for the user. Never raises."""
 
     @abstractmethod
     def wait(self, timeout: float | None) -> RawMessage:
@@ -74,7 +73,7 @@ class Endless(Feed):
     title: str  # what the log calls it
     number: int  # distinguishes its threads from those of other feeds
     ack_wait: float
-    on_error: Callable[[Any], Any] | None
+    on_error: ErrorCallback | None
     ended: NatsError | None = None  # why it is over; SubscriptionClosedError after stop() or drain()
     draining: NatsError | None = None  # drain() was called, and why: no further pull
     user: weakref.ref[object] | None = None  # when this is gone, the feed ends

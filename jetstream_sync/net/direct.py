@@ -30,7 +30,7 @@ from itertools import compress
 
 from .._platform import NOW
 from .._threads import Wakeup
-from ..protocol.parser import RawMessage, lone_message
+from ..protocol.parser import RawMessage, single_message
 from .outbox import Outbox
 from .transport import REPLY_SIZE, Transport
 
@@ -149,7 +149,7 @@ class DirectReceive(NoDirect):
             return None
         try:
             phase.receive()
-            raw = lone_message(phase.received[0], reply, sid)
+            raw = single_message(phase.received[0], reply, sid)
             if raw is None:
                 return None
             phase.accept()

@@ -17,7 +17,7 @@ from typing import Any
 
 from ..errors import ProtocolError
 
-__all__ = ["OK", "PING", "PONG", "Err", "Event", "Info", "Parser", "RawMessage", "Run", "Signal", "lone_message"]
+__all__ = ["OK", "PING", "PONG", "Err", "Event", "Info", "Parser", "RawMessage", "Run", "Signal", "single_message"]
 
 # Subject, reply, header block (with version line and closing blank line), payload. A plain tuple: one is created
 # for every message, and nothing is cheaper to create.
@@ -366,7 +366,7 @@ class Parser:
         return size
 
 
-def lone_message(data: bytes, subject: bytes, sid: bytes) -> RawMessage | None:
+def single_message(data: bytes, subject: bytes, sid: bytes) -> RawMessage | None:
     """The message in `data`, if `data` is exactly one message to `subject` without a reply; otherwise None.
 
     An empty Parser would return the same message. None does not mean that `data` is malformed.

@@ -200,7 +200,7 @@ def test_messages_by_bytes_keeps_its_buffer_and_delivers_all(
 def test_messages_by_bytes_with_exact_fit_goes_on(js: JetStream) -> None:
     """A buffer that messages fill to the byte is filled again: the server says nothing then."""
     consumer = stream_and_consumer(js, 9)  # numbers of one digit: all of one size
-    (sample,) = consumer.fetch_nowait(1)
+    (sample,) = consumer.fetch(1)  # a pull that does not wait may find nothing right after the publish
     size = len(sample.subject) + len(sample.reply or "") + len(sample.data)
     js.delete_consumer("S", "C")
     consumer = js.create_consumer("S", durable_name="C")

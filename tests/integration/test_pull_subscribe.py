@@ -342,6 +342,8 @@ def test_fetch_ends_when_the_connection_is_lost(
     eventually(lambda: js.get_consumer("S", "d").info.num_waiting == 1)
     proxy.cut()
     assert isinstance(fetch.error(2.0), ConnectionLostError)
+    # Until the server has noticed the end of the old connection, it serves the pull that was sent there.
+    eventually(lambda: js.get_consumer("S", "d").info.num_waiting == 0)
     fill(js, batch)
     eventually(lambda: nc.is_connected)
     assert numbers(sub.fetch(batch)) == list(range(batch))

@@ -101,7 +101,9 @@ class InterruptAt:
         if not previous.startswith(LOOKS) or previous.startswith(NO_LOOKS):
             return
         if previous.startswith("CALL") and frame.f_lasti != following:
-            return  # the call raised, so CPython went to the handler of the exception without a look
+            # The call raised, so CPython went on to an exception handler without a look. An exception raised here
+            # would leave that of the call as the context of all that the thread raises later.
+            return
         if _in_finalizer(frame):
             return
         self._left -= 1

@@ -34,7 +34,7 @@ def delayed(monkeypatch: pytest.MonkeyPatch) -> random.Random:
 
         return call
 
-    for name in ("_refill", "_pull_if_due", "_next_look", "account", "processed", "_missed_heartbeat"):
+    for name in ("_refill", "_pull_if_due", "_next_look", "account", "processed", "_check_heartbeat"):
         monkeypatch.setattr(Refill, name, with_delay(getattr(Refill, name)))
     monkeypatch.setattr(Wakeup, "set", with_delay(Wakeup.set))
     return chance

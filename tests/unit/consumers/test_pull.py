@@ -78,10 +78,10 @@ def test_first_request_subscribes(fake: FakeLink, pull: Pull) -> None:
 
 def test_limit_leaves_with_the_subscription_or_later(fake: FakeLink) -> None:
     """Given at first it is part of the SUB; later it is an UNSUB of its own that counts what has come."""
-    Pull(FakeTarget(fake), Slot(), limit=1).open()
+    fake.open(Pull(FakeTarget(fake), Slot(), limit=1))
     later = Pull(FakeTarget(fake), Mailbox())
-    later.open()
-    later.limit(5)
+    fake.open(later)
+    fake.limit(later, 5)
     assert fake.wire == [b"SUB _INBOX.1 1\r\n", b"UNSUB 1 1\r\n", b"SUB _INBOX.2 2\r\n", b"UNSUB 2 5\r\n"]
 
 
@@ -131,7 +131,7 @@ def test_disconnect_ends_an_asked_pull_behind_what_came(fake: FakeLink, pull: Pu
 
 def test_disconnect_leaves_an_idle_pull_alone(fake: FakeLink, pull: Pull) -> None:
     """Open and not asked, or asked and answered: it is subscribed again, and may be asked again."""
-    pull.open()
+    fake.open(pull)
     pull.disconnected()
     assert (pull.broken, pull.remaining()) == (False, 0)
     pull.ask(b"{}")
@@ -228,7 +228,7 @@ def test_silence_is_an_alarm_only_while_connected(fake: FakeLink, pull: Pull) ->
 
 
 def test_drained_pull_is_not_subscribed_again(fake: FakeLink, pull: Pull) -> None:
-    pull.open()
+    fake.open(pull)
     pull.drain(Deadline(1))
     assert fake.wire[-1] == b"UNSUB 1\r\n"
     assert pull.remaining() == -1
@@ -236,8 +236,8 @@ def test_drained_pull_is_not_subscribed_again(fake: FakeLink, pull: Pull) -> Non
 
 def test_pin_is_learnt_and_dropped() -> None:
     target = FakeTarget(FakeLink())
-    priority = Priority.make("A")
-    assert target.inspector(Priority.make()) is None
+    priority = Priority("A")
+    assert target.inspector(Priority()) is None
     inspect = target.inspector(priority)
     assert inspect is not None
     assert inspect(message()) is True

@@ -151,10 +151,9 @@ def test_fetch_refuses_what_is_out_of_bounds(
 def test_consume_defaults() -> None:
     """500 messages, refilled at 250, 30 s, heartbeat 15 s."""
     options = ConsumeOptions.make()
-    assert (options.max_messages, options.max_bytes) == (500, None)
-    assert (options.threshold_messages, options.threshold_bytes) == (250, None)
+    assert (options.limit, options.threshold, options.by_bytes) == (500, 250, False)
     assert (options.expires, options.heartbeat) == (30.0, 15.0)
-    assert json.loads(options.body(500, 0, "pin")) == {
+    assert json.loads(options.body(500, "pin")) == {
         "batch": 500,
         "expires": 30 * S,
         "idle_heartbeat": 15 * S,
@@ -166,15 +165,16 @@ def test_consume_by_bytes_leaves_messages_unlimited() -> None:
     """max_bytes replaces the default max_messages of the public methods."""
     for default in (None, 500):
         options = ConsumeOptions.make(max_messages=default, max_bytes=1001)
-        assert (options.max_messages, options.threshold_messages) == (None, None)
-        assert (options.max_bytes, options.threshold_bytes) == (1001, 500)
+        assert (options.limit, options.threshold, options.by_bytes) == (1001, 500, True)
+        assert json.loads(options.body(300))["max_bytes"] == 300
+        assert json.loads(options.body(300))["batch"] == 1_000_000
 
 
 @pytest.mark.parametrize(("limit", "threshold"), [(1, 1), (2, 1), (3, 1), (4, 2), (500, 250)])
 def test_consume_threshold_default_is_half_and_at_least_one(limit: int, threshold: int) -> None:
     """Half of the limit, never 0."""
-    assert ConsumeOptions.make(max_messages=limit).threshold_messages == threshold
-    assert ConsumeOptions.make(max_bytes=limit).threshold_bytes == threshold
+    assert ConsumeOptions.make(max_messages=limit).threshold == threshold
+    assert ConsumeOptions.make(max_bytes=limit).threshold == threshold
 
 
 @pytest.mark.parametrize(
@@ -235,10 +235,10 @@ def test_consume_accepts_the_bounds_themselves(arguments: dict[str, Any]) -> Non
 
 def test_priority_goes_with_every_pull() -> None:
     """A fetch's and a consume's pulls carry the priority options."""
-    priority = Priority.make(group="g", min_pending=5, min_ack_pending=6, priority=9)
+    priority = Priority(group="g", min_pending=5, min_ack_pending=6, priority=9).checked()
     sent = {"group": "g", "min_pending": 5, "min_ack_pending": 6, "priority": 9}
     fetch = json.loads(FetchOptions.make(1, priority=priority).body("pin"))
-    consume = json.loads(ConsumeOptions.make(priority=priority).body(1, 0))
+    consume = json.loads(ConsumeOptions.make(priority=priority).body(1))
     assert sent.items() <= fetch.items()
     assert fetch["id"] == "pin"
     assert sent.items() <= consume.items()
@@ -264,4 +264,4 @@ def test_priority_refuses_what_is_out_of_bounds(
 ) -> None:
     """Priority options are checked and need their group."""
     with pytest.raises(error, match=names):
-        Priority.make(**arguments)
+        Priority(**arguments).checked()

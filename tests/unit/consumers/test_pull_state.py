@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from jetstream_sync.consumers.pull_options import ConsumeOptions
-from jetstream_sync.consumers.pull_state import Backoff, PullAmount, PullState
+from jetstream_sync.consumers.pull_state import Backoff, PullState
 from jetstream_sync.consumers.status import Pending, classify
 from jetstream_sync.protocol.headers import Status
 
@@ -27,8 +27,8 @@ def make(**options: Any) -> PullState:
 
 def take(state: PullState, count: int, size: int = 0) -> None:
     """Messages come out of the mailbox and are processed."""
-    state.received(count, size)
-    state.processed(count, size)
+    state.received(size or count)
+    state.processed(size or count)
 
 
 def tell(state: PullState, status: Status, left: Pending = NOTHING, at: float = 1.0) -> None:
@@ -38,10 +38,10 @@ def tell(state: PullState, status: Status, left: Pending = NOTHING, at: float = 
 def test_first_pull_fills_the_buffer() -> None:
     """The first pull asks for all of max_messages, or all of max_bytes with a formal batch; there is no second."""
     state = make(max_messages=500)
-    assert state.take_pull(0.0) == PullAmount(500, 0)
+    assert state.take_pull(0.0) == 500
     assert state.take_pull(0.0) is None
     state = make(max_bytes=4096)
-    assert state.take_pull(0.0) == PullAmount(1_000_000, 4096)
+    assert state.take_pull(0.0) == 4096
     assert state.take_pull(0.0) is None
 
 
@@ -49,37 +49,35 @@ def test_first_pull_fills_the_buffer() -> None:
     ("limit", "threshold", "done", "expected"),
     [
         (10, None, 4, None),
-        (10, None, 5, PullAmount(5, 0)),
-        (10, None, 6, PullAmount(6, 0)),
-        (10, None, 10, PullAmount(10, 0)),
+        (10, None, 5, 5),
+        (10, None, 6, 6),
+        (10, None, 10, 10),
         (10, 1, 8, None),
-        (10, 1, 9, PullAmount(9, 0)),
+        (10, 1, 9, 9),
         (10, 10, 0, None),
-        (10, 10, 1, PullAmount(1, 0)),
+        (10, 10, 1, 1),
         (1, None, 0, None),
-        (1, None, 1, PullAmount(1, 0)),
-        (2, None, 1, PullAmount(1, 0)),
+        (1, None, 1, 1),
+        (2, None, 1, 1),
         (3, None, 1, None),
-        (3, None, 2, PullAmount(2, 0)),
+        (3, None, 2, 2),
     ],
 )
 def test_next_pull_comes_at_the_threshold(
-    limit: int, threshold: int | None, done: int, expected: PullAmount | None
+    limit: int, threshold: int | None, done: int, expected: int | None
 ) -> None:
     """At the threshold or below it the buffer is filled again, above it not."""
     state = make(max_messages=limit, threshold_messages=threshold)
     state.take_pull(0.0)
-    state.received(limit, 0)
-    due = state.processed(done, 0)
+    state.received(limit)
+    due = state.processed(done)
     assert due == state.due == (expected is not None)
     assert state.take_pull(0.0) == expected
     assert state.pending == (limit if expected else limit - done)
 
 
-@pytest.mark.parametrize(
-    ("size", "expected"), [(499, None), (500, PullAmount(1_000_000, 500)), (1000, PullAmount(1_000_000, 1000))]
-)
-def test_next_pull_by_bytes_ignores_the_number_of_messages(size: int, expected: PullAmount | None) -> None:
+@pytest.mark.parametrize(("size", "expected"), [(499, None), (500, 500), (1000, 1000)])
+def test_next_pull_by_bytes_ignores_the_number_of_messages(size: int, expected: int | None) -> None:
     """With max_bytes only bytes count, whatever the number of messages."""
     state = make(max_bytes=1000)
     state.take_pull(0.0)
@@ -91,7 +89,7 @@ def test_received_messages_stay_pending_until_processed() -> None:
     """A full mailbox is a full buffer: receiving alone frees nothing."""
     state = make(max_messages=10)
     state.take_pull(0.0)
-    state.received(10, 0)
+    state.received(10)
     assert (state.pending, state.outstanding) == (10, 0)
     assert state.take_pull(0.0) is None
 
@@ -100,7 +98,7 @@ def test_one_message_at_a_time_is_never_stuck() -> None:
     """A consume with max_messages=1 pulls again after each message, timeout, refusal and reset."""
     state = make(max_messages=1)
     for turn in range(100):
-        assert state.take_pull(float(turn)) == PullAmount(1, 0)
+        assert state.take_pull(float(turn)) == 1
         if turn % 4 == 0:
             take(state, 1)
         elif turn % 4 == 1:
@@ -120,10 +118,10 @@ def test_status_with_pending_headers_gives_back_exactly_that(status: Status) -> 
     """Pending headers are subtracted whatever the status says; what was received stays."""
     state = make(max_messages=10)
     state.take_pull(0.0)
-    state.received(3, 0)
+    state.received(3)
     tell(state, status, Pending(7, 0), 30.0)
     assert (state.pending, state.outstanding) == (3, 0)
-    assert state.take_pull(30.0) == PullAmount(7, 0)
+    assert state.take_pull(30.0) == 7
 
 
 def test_status_with_pending_headers_by_bytes_takes_the_bytes() -> None:
@@ -133,14 +131,14 @@ def test_status_with_pending_headers_by_bytes_takes_the_bytes() -> None:
     take(state, 2, 700)
     tell(state, TOO_BIG, Pending(999_998, 300))
     assert state.pending == 0
-    assert state.take_pull(2.0) == PullAmount(1_000_000, 1000)
+    assert state.take_pull(2.0) == 1000
 
 
 def test_status_with_absurd_pending_headers_never_goes_below_zero() -> None:
     """More given back than was asked for is all of it; negative numbers are read as 0 by pending_of."""
     state = make(max_messages=10)
     state.take_pull(0.0)
-    state.received(4, 0)
+    state.received(4)
     tell(state, TIMEOUT, Pending(10**18, 0), 30.0)
     assert (state.pending, state.outstanding) == (4, 0)
     tell(state, TIMEOUT, Pending(5, 0), 30.0)
@@ -156,10 +154,10 @@ def test_status_without_pending_headers_ends_the_only_pull(status: Status) -> No
     """What the pull had outstanding is given back, what was received of it stays pending, and a pull is due."""
     state = make(max_messages=10)
     state.take_pull(0.0)
-    state.received(3, 0)
+    state.received(3)
     tell(state, status)
     assert (state.pending, state.outstanding) == (3, 0)
-    assert state.take_pull(2.0) == PullAmount(7, 0)
+    assert state.take_pull(2.0) == 7
 
 
 def test_status_heartbeat_ends_nothing() -> None:
@@ -173,9 +171,9 @@ def test_status_heartbeat_ends_nothing() -> None:
 def two_pulls() -> PullState:
     """Pulls of 10 (6 of them received and processed) at 0 s and of 6 at 1 s."""
     state = make(max_messages=10)
-    assert state.take_pull(0.0) == PullAmount(10, 0)
+    assert state.take_pull(0.0) == 10
     take(state, 6)
-    assert state.take_pull(1.0) == PullAmount(6, 0)
+    assert state.take_pull(1.0) == 6
     return state
 
 
@@ -198,7 +196,7 @@ def test_status_does_not_end_pulls_published_after_it_arrived(status: Status, le
     take(state, 6)
     state.take_pull(1.0)
     take(state, 3)  # the first pull has 1 left, the second 6
-    assert state.take_pull(3.0) == PullAmount(3, 0)
+    assert state.take_pull(3.0) == 3
     tell(state, status, at=2.0)
     assert state.outstanding == left
 
@@ -208,7 +206,7 @@ def test_refusals_in_turn_end_one_pull_each() -> None:
     state = two_pulls()
     tell(state, LIMIT, at=2.0)
     assert state.outstanding == 4
-    assert state.take_pull(2.0) == PullAmount(6, 0)
+    assert state.take_pull(2.0) == 6
     tell(state, LIMIT, at=3.0)
     assert state.outstanding == 4
 
@@ -217,7 +215,7 @@ def test_exact_fit_of_max_bytes_needs_no_status() -> None:
     """When the messages use up max_bytes to the byte no status comes: counting bytes sees the end."""
     state = make(max_bytes=1000)
     for turn in range(50):
-        assert state.take_pull(float(turn)) == PullAmount(1_000_000, 1000)
+        assert state.take_pull(float(turn)) == 1000
         take(state, 3, 1000)
         assert state.outstanding == 0
 
@@ -226,46 +224,46 @@ def test_message_larger_than_the_free_bytes_waits_for_more_room() -> None:
     """A message that did not fit beside what is held is not asked for again until more is free."""
     state = make(max_bytes=1000)
     state.take_pull(0.0)
-    state.received(1, 100)
+    state.received(100)
     tell(state, TOO_BIG, Pending(999_999, 900))
     assert state.take_pull(1.0) is None  # 900 free, which is known to be too little
-    assert state.processed(1, 100)
-    assert state.take_pull(1.0) == PullAmount(1_000_000, 1000)
+    assert state.processed(100)
+    assert state.take_pull(1.0) == 1000
 
 
 def test_message_larger_than_max_bytes_still_pulls() -> None:
     """Offered the whole buffer and refused, the consume pulls again (its owner backs off) and later goes on."""
     state = make(max_bytes=1000)
     for _ in range(3):
-        assert state.take_pull(0.0) == PullAmount(1_000_000, 1000)
+        assert state.take_pull(0.0) == 1000
         tell(state, TOO_BIG, Pending(1_000_000, 1000))
     state.take_pull(0.0)
     take(state, 1, 600)
-    assert state.take_pull(0.0) == PullAmount(1_000_000, 600)
+    assert state.take_pull(0.0) == 600
 
 
 def test_more_received_than_asked_for_is_held_too() -> None:
     """Messages that were not asked for occupy the buffer all the same."""
     state = make(max_messages=10)
     state.take_pull(0.0)
-    state.received(14, 0)
+    state.received(14)
     assert (state.pending, state.outstanding) == (14, 0)
-    state.processed(8, 0)
+    state.processed(8)
     assert state.take_pull(0.0) is None
-    state.processed(1, 0)
-    assert state.take_pull(0.0) == PullAmount(5, 0)
+    state.processed(1)
+    assert state.take_pull(0.0) == 5
 
 
 def test_reset_forgets_pulls_but_not_messages() -> None:
     """After a reconnect the new pull leaves room for what is held and what is unread."""
     state = make(max_messages=10)
     state.take_pull(0.0)
-    state.received(2, 0)
-    state.reset(unread_count=3)
+    state.received(2)
+    state.reset(3)
     assert (state.pending, state.outstanding) == (5, 3)
-    assert state.take_pull(1.0) == PullAmount(5, 0)
+    assert state.take_pull(1.0) == 5
     take(state, 3)
-    state.processed(2, 0)
+    state.processed(2)
     assert (state.pending, state.outstanding) == (5, 5)
 
 
@@ -273,8 +271,8 @@ def test_reset_by_bytes_takes_the_unread_bytes() -> None:
     """With max_bytes it is the bytes in the mailbox that count."""
     state = make(max_bytes=1000)
     state.take_pull(0.0)
-    state.reset(3, 400)
-    assert state.take_pull(1.0) == PullAmount(1_000_000, 600)
+    state.reset(400)
+    assert state.take_pull(1.0) == 600
 
 
 @pytest.mark.parametrize("resets", [1, 2, 50])
@@ -282,7 +280,7 @@ def test_reset_again_and_again_does_not_drift(resets: int) -> None:
     """However often the connection breaks, the pull after it is a full one."""
     state = make(max_messages=10)
     for turn in range(resets):
-        assert state.take_pull(float(turn)) == PullAmount(10, 0)
+        assert state.take_pull(float(turn)) == 10
         state.reset()
     assert state.pending == 0
 
@@ -292,13 +290,13 @@ def test_timeout_of_a_pull_from_before_a_reset_gives_nothing_back() -> None:
     state = make(max_messages=10)
     state.take_pull(0.0)
     state.reset()
-    assert state.take_pull(10.0) == PullAmount(10, 0)
+    assert state.take_pull(10.0) == 10
     tell(state, TIMEOUT, Pending(10, 0), 30.0)
     assert state.outstanding == 10
     assert state.take_pull(30.0) is None
     tell(state, TIMEOUT, Pending(10, 0), 40.0)
     assert state.outstanding == 0
-    assert state.take_pull(40.0) == PullAmount(10, 0)
+    assert state.take_pull(40.0) == 10
 
 
 @pytest.mark.parametrize(
@@ -309,8 +307,8 @@ def test_status_from_before_a_reset_gives_nothing_back(status: Status, left: Pen
     """The status of a shutdown that is read after the reconnect ends neither the new pull nor unread messages."""
     state = make(max_messages=10)
     state.take_pull(0.0)
-    state.reset(unread_count=4)
-    assert state.take_pull(2.0) == PullAmount(6, 0)
+    state.reset(4)
+    assert state.take_pull(2.0) == 6
     tell(state, status, left, at=1.0)
     take(state, 4)
     tell(state, status, left, at=1.0)
@@ -344,7 +342,7 @@ def test_runs_of_messages_count_like_single_ones() -> None:
     for _ in range(4):
         take(one, 1)
     take(run, 4)
-    assert one.take_pull(1.0) == run.take_pull(1.0) == PullAmount(4, 0)
+    assert one.take_pull(1.0) == run.take_pull(1.0) == 4
 
 
 def refuse_for(backoff: Backoff, start: float, length: float, deliver: bool = False) -> list[float]:

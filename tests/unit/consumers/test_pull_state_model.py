@@ -131,10 +131,9 @@ class Consuming(RuleBasedStateMachine):
     def refill(self) -> None:
         if not self.connected:
             return
-        pull = self.state.take_pull(self.tick())
-        if pull is None:
+        units = self.state.take_pull(self.tick())
+        if units is None:
             return
-        units = pull.max_bytes if self.by_bytes else pull.batch
         assert 1 <= units <= self.limit
         assert self.state.pending == self.limit
         if self.exact:
@@ -146,7 +145,7 @@ class Consuming(RuleBasedStateMachine):
         for _ in range(min(count, len(self.server.mailbox))):
             at, item = self.server.mailbox.popleft()
             if isinstance(item, int):
-                self.state.received(1, item)
+                self.state.received(self.cost(item))
                 self.held.append(item)
             else:
                 self.state.status(classify(item[0]), item[1], at)
@@ -158,7 +157,7 @@ class Consuming(RuleBasedStateMachine):
     @rule(count=st.integers(1, 8))
     def process(self, count: int) -> None:
         for _ in range(min(count, len(self.held))):
-            assert self.state.processed(1, self.held.popleft()) == self.state.due
+            assert self.state.processed(self.cost(self.held.popleft())) == self.state.due
 
     @precondition(lambda self: self.connected and not self.server.waiting and not self.server.mailbox)
     @rule()
@@ -177,7 +176,7 @@ class Consuming(RuleBasedStateMachine):
 
     def reset(self) -> None:
         unread = [item for _, item in self.server.mailbox if isinstance(item, int)]
-        self.state.reset(len(unread), sum(unread))
+        self.state.reset(sum(map(self.cost, unread)))
 
     # --- what the server does -------------------------------------------------------------------
 

@@ -10,7 +10,7 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from jetstream_sync.protocol.parser import OK, PING, PONG, Err, Info, Parser, Run, lone_message
+from jetstream_sync.protocol.parser import OK, PING, PONG, Err, Info, Parser, Run, single_message
 
 SIGNALS = {b"PING": PING, b"PONG": PONG, b"+OK": OK}
 
@@ -178,27 +178,27 @@ def test_random_bytes_never_raise_but_break_the_parser(pieces: list[bytes]) -> N
 
 @settings(max_examples=500, deadline=None)
 @given(st.one_of(messages(), streams), st.one_of(st.just(b""), garbage), st.integers(0, 3))
-def test_lone_message_is_what_the_parser_reads(stream: bytes, damage: bytes, missing: int) -> None:
+def test_single_message_is_what_the_parser_reads(stream: bytes, damage: bytes, missing: int) -> None:
     """A single whole message is read as by the parser; anything else is left to the parser."""
     stream += damage
     stream = stream[: len(stream) - missing]
     events, malformed = parse([stream])
     first = events[0] if events and isinstance(events[0], tuple) else (b"1", b"a", None, None, b"")
     sid, subject = first[:2]
-    found = lone_message(stream, subject, sid)
+    found = single_message(stream, subject, sid)
     if found is not None:
         assert (events, malformed) == ([(sid, *found)], False)
-    assert lone_message(stream, subject + b"x", sid) is None
-    assert lone_message(stream, subject, sid + b"0") is None
+    assert single_message(stream, subject + b"x", sid) is None
+    assert single_message(stream, subject, sid + b"0") is None
 
 
 @given(tokens, sids, payloads, st.one_of(st.none(), headers))
-def test_usual_answer_is_a_lone_message(subject: bytes, sid: bytes, payload: bytes, block: bytes | None) -> None:
+def test_usual_answer_is_a_single_message(subject: bytes, sid: bytes, payload: bytes, block: bytes | None) -> None:
     """As the server writes it: with one blank between the fields and without a reply."""
     whole = (block or b"") + payload
     sizes = b"%d" % len(whole) if block is None else b"%d %d" % (len(block), len(whole))
     verb = b"MSG" if block is None else b"HMSG"
     frame = b"%b %b %b %b\r\n%b\r\n" % (verb, subject, sid, sizes, whole)
-    assert lone_message(frame, subject, sid) == (subject, None, block, payload)
-    assert lone_message(frame + frame, subject, sid) is None
-    assert lone_message(frame[:-1], subject, sid) is None
+    assert single_message(frame, subject, sid) == (subject, None, block, payload)
+    assert single_message(frame + frame, subject, sid) is None
+    assert single_message(frame[:-1], subject, sid) is None
