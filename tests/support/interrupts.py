@@ -22,9 +22,11 @@ from tests.support.signals import Interrupted
 LOOKS = ("CALL", "RESUME", "JUMP_BACKWARD", "JUMP_ABSOLUTE")
 # These begin like that, but CPython does not look for signals after them.
 NO_LOOKS = ("CALL_INTRINSIC", "JUMP_BACKWARD_NO_INTERRUPT")
-# No handler runs before these: a function has yet to begin, or a call has raised. An exception thrown in at the
-# second would leave the one of the call as the context of all that the thread raises later.
-NO_PLACES = ("RESUME", "PUSH_EXC_INFO")
+
+# The name of an instruction, and the offset of the one that follows it in the code.
+Instruction = tuple[str, int]
+NONE: Instruction = ("", -1)
+START: Instruction = ("RESUME", -1)
 
 
 def raise_interrupted() -> None:
@@ -46,9 +48,13 @@ class Code:
             codes = [one.__code__ for one in functions if one.__code__.co_filename in files]
         else:
             codes = [part.__code__ for part in parts if isinstance(part, FunctionType)]
-        self.operations: dict[CodeType, dict[int, str]] = {
-            code: {at.offset: at.opname for at in dis.get_instructions(code)} for code in _with_inner(codes)
-        }
+        self.instructions = {code: _instructions(code) for code in _with_inner(codes)}
+
+
+def _instructions(code: CodeType) -> dict[int, Instruction]:
+    found = list(dis.get_instructions(code))
+    following = [at.offset for at in found[1:]] + [-1]
+    return {at.offset: (at.opname, after) for at, after in zip(found, following, strict=True)}
 
 
 def _with_inner(codes: list[CodeType]) -> Iterator[CodeType]:
@@ -62,12 +68,12 @@ class InterruptAt:
     """Runs `handler` once, at the n-th place (counted from 0) where a signal handler could run in `code`."""
 
     def __init__(self, code: Code, place: int, handler: Callable[[], None] = raise_interrupted) -> None:
-        self._operations = code.operations
+        self._instructions = code.instructions
         self._whole_modules = code.whole_modules
         self._left = place
         self._handler = handler
         self._thread = threading.get_ident()
-        self._previous: dict[int, str] = {}  # by the id of a frame: the instruction that it executed last
+        self._previous: dict[int, Instruction] = {}  # by the id of a frame: what it executed last
         self.where = ""
         """The function and line where the handler ran; empty: the call passed fewer places."""
 
@@ -78,18 +84,25 @@ class InterruptAt:
 
     def call(self, work: Callable[[], object]) -> None:
         """Call `work`. Interrupted, which the handler may raise, ends here."""
+        handled = sys.exc_info()[1]
         try:
             with self._observed():
                 work()
         except Interrupted:
             pass
+        assert sys.exc_info()[1] is handled, f"{self.where} is no place: the interpreter took it for a handler"
 
     def _before_instruction(self, frame: FrameType) -> None:
         """`frame` is about to execute an instruction: run the handler if the place is the one."""
-        operation = self._operations[frame.f_code].get(frame.f_lasti, "")
-        previous = self._previous.get(id(frame), "")
-        self._previous[id(frame)] = operation
-        if self.done or operation in NO_PLACES or not previous.startswith(LOOKS) or previous.startswith(NO_LOOKS):
+        instruction = self._instructions[frame.f_code].get(frame.f_lasti, NONE)
+        (previous, following), self._previous[id(frame)] = self._previous.get(id(frame), NONE), instruction
+        if self.done or instruction[0] == "RESUME":
+            return
+        if not previous.startswith(LOOKS) or previous.startswith(NO_LOOKS):
+            return
+        if previous.startswith("CALL") and frame.f_lasti != following:
+            # The call raised, so CPython went on to an exception handler without a look. An exception raised here
+            # would leave that of the call as the context of all that the thread raises later.
             return
         if _in_finalizer(frame):
             return
@@ -116,12 +129,12 @@ class InterruptAt:
 
     def _trace(self, frame: FrameType, event: str, _: Any) -> Any:
         if event == "call" and self._whole_modules and frame.f_code.co_name != "__init__":
-            self._previous[id(frame.f_back)] = ""  # the caller called a Python function
-        if frame.f_code not in self._operations:
+            self._previous[id(frame.f_back)] = NONE  # the caller called a Python function
+        if frame.f_code not in self._instructions:
             return None
         frame.f_trace_lines, frame.f_trace_opcodes = False, True
         if event == "call":
-            self._previous[id(frame)] = "RESUME"
+            self._previous[id(frame)] = START
         elif event == "opcode":
             self._before_instruction(frame)
         return self._trace
@@ -142,12 +155,12 @@ class InterruptAt:
             monitoring.use_tool_id(tool, "interrupts")
             for event, callback in callbacks.items():
                 monitoring.register_callback(tool, event, callback)
-            for code in self._operations:
+            for code in self._instructions:
                 monitoring.set_local_events(tool, code, sum(callbacks))
             try:
                 yield
             finally:
-                for code in self._operations:
+                for code in self._instructions:
                     monitoring.set_local_events(tool, code, 0)
                 for event in callbacks:
                     monitoring.register_callback(tool, event, None)
@@ -155,7 +168,7 @@ class InterruptAt:
 
         def _on_start(self, _: CodeType, offset: int) -> None:
             if threading.get_ident() == self._thread:
-                self._previous[id(sys._getframe(1))] = "RESUME"  # for RESUME there is no instruction event
+                self._previous[id(sys._getframe(1))] = START  # for RESUME there is no instruction event
 
         def _on_instruction(self, _: CodeType, offset: int) -> None:
             if threading.get_ident() == self._thread:
@@ -164,7 +177,7 @@ class InterruptAt:
         def _on_call(self, _: CodeType, offset: int, called: object, argument: object) -> None:
             python = isinstance(called, (FunctionType, MethodType))
             if python and self._whole_modules and threading.get_ident() == self._thread:
-                self._previous[id(sys._getframe(1))] = ""
+                self._previous[id(sys._getframe(1))] = NONE
 
 
 def _in_finalizer(frame: FrameType | None) -> bool:
