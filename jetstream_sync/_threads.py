@@ -88,20 +88,17 @@ _detached_jobs: dict[object, str] = {}
 def beside(job: Callable[[], T], seconds: float) -> T | None:
     """Run `job` where it may wait for locks; return what it returns and raise what it raises.
 
-    The main thread may be inside a signal handler that interrupted it while it held a lock which `job` needs.
-    There the job runs detached, and the caller waits for it up to `seconds`: None when it is not done by then. It
-    goes on in any case. Inside a handler that interrupted this library the wait is short: the job may need a lock
-    that is released only when the handler has returned. On other threads the job runs in the calling thread.
+    A signal handler on the main thread may have interrupted this library while it held a lock which `job` needs.
+    There the job runs detached, and the handler waits for it, `seconds` or HANDLER_SECONDS at most: None when it
+    is not done by then. It goes on when the handler has returned. Everywhere else the calling thread runs the job.
     """
-    if get_ident() != threading.main_thread().ident:
+    if get_ident() != threading.main_thread().ident or not _interrupts_the_library():
         return job()
     outcome: _Outcome[T] = _Outcome()
     if not detached(outcome.run, job):
         return job()
-    if _interrupts_the_library():
-        seconds = min(seconds, HANDLER_SECONDS)
     try:
-        done = acquire(outcome.done, min(seconds, FOREVER))
+        done = acquire(outcome.done, min(seconds, HANDLER_SECONDS))
     finally:
         outcome.awaited = False
     if not done:

@@ -37,6 +37,10 @@ class CallbackRunner:
                     except RuntimeError:
                         pass  # the interpreter is shutting down: no callback runs any more
 
+    @property
+    def closed(self) -> bool:
+        return self._mailbox.closed
+
     def close(self) -> None:
         """No further callbacks; those queued still run."""
         self._mailbox.close(ConnectionClosedError())

@@ -16,6 +16,7 @@ import threading
 import weakref
 from _thread import allocate_lock
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from .._deadline import Deadline
@@ -249,38 +250,50 @@ class Link:
 
     def shut_down(self, error: Exception | None, *, goodbye: bool = True) -> None:
         """Close for good; once. `error` is what made it necessary, None for a call of the user's."""
-        with self._lock:
-            if self.status is Status.CLOSED:
-                return
-            session, self.session = self.session, None
-            self.status = Status.CLOSED
-            self.failed = error is not None
-            if error is not None:
-                self.last_error = error
-            receivers = self.router.clear()
-            pings = self.pings.take_waiters()
-        self.direct.recall()
-        links.discard(self)
-        closed = _closed_by(error)
+        finish = None
         try:
+            with self._lock:
+                if self.status is Status.CLOSED:
+                    return
+                session, pings = self.session, self.pings.take_waiters()
+                finish = partial(self._finish, session, pings, self.router.snapshot(), _closed_by(error))
+                self.last_error = error or self.last_error
+                # Stores and no call between them: a signal handler that raises finds it closed or not.
+                self.session, self.failed, self.status = None, error is not None, Status.CLOSED
+            self.direct.recall()
             if session is not None and goodbye:
                 self._say_goodbye(session)
-        finally:  # also when a signal handler raised out of the goodbye: a second call does nothing
-            self.dialer.interrupt()
-            transport = self.outbox.detach(for_good=True)
-            transport.abort()
-            self.outbox.close()
-            self.requests.closed(closed)
-            for waiter in pings:
-                waiter.complete(None, closed)
-            for receiver in receivers:
-                receiver.closed(closed)
+            finish()
+        except BaseException:
+            if finish is not None:  # a signal handler raised: another thread, where none does, begins anew
+                detached(finish)
+            raise
+
+    def _finish(
+        self, session: Session | None, pings: list[ReplyWaiter], receivers: list[Receiver], closed: NatsError
+    ) -> None:
+        """The end of shut_down(). Each step may be repeated: the first thread may have been interrupted."""
+        links.discard(self)
+        self.router.clear()
+        self.dialer.interrupt()
+        transport = self.outbox.detach(for_good=True)
+        if session is not None:
+            session.transport.abort()
+        self.outbox.close()
+        self.requests.closed(closed)
+        while pings:
+            pings.pop().complete(None, closed)
+        for receiver in receivers:
+            receiver.closed(closed)
+        if not self._callbacks.closed:
             if session is not None:
                 self._callbacks.put(self.options.disconnected_cb, self.connection)
             self._callbacks.put(self.options.closed_cb, self.connection)
             self._callbacks.close()
-            self._callbacks.start()
-            self._join_threads(transport, receivers)
+        self._callbacks.start()
+        self._join_threads(transport, receivers)
+        if session is not None and transport.transport is None:
+            session.transport.close()  # the thread that was interrupted has detached it
 
     def _say_goodbye(self, session: Session) -> None:
         """Send what is queued and wait for the server to close: a plain close could cut off our last bytes."""

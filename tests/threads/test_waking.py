@@ -6,6 +6,7 @@ import signal
 import threading
 import time
 from _thread import allocate_lock
+from collections.abc import Callable
 
 import pytest
 
@@ -13,6 +14,7 @@ from jetstream_sync._deadline import Deadline
 from jetstream_sync._threads import Mailbox, Slot, Waiters, Wakeup, beside, detached, detached_jobs, locked
 from jetstream_sync.errors import NatsError, TimeoutError
 from tests.support.eventually import eventually
+from tests.support.signals import handler_of
 
 
 def test_wakeup_is_remembered_once() -> None:
@@ -126,16 +128,42 @@ def test_detached_jobs_are_listed_while_they_run() -> None:
     eventually(lambda: not detached_jobs())
 
 
+def in_handler(call: Callable[[], object]) -> list[object]:
+    """What `call`, or what it raises, is in a signal handler that interrupts the library."""
+    outcomes: list[object] = []
+
+    def handle(_number: int, _frame: object) -> None:
+        try:
+            outcomes.append(call())
+        except ValueError as error:
+            outcomes.append(error)
+
+    with handler_of(signal.SIGALRM, handle):
+        inside_the_library(signal.raise_signal, signal.SIGALRM)
+    return outcomes
+
+
+def inside_the_library(call: Callable[..., object], *args: object) -> None:
+    """Call it with a frame of the library on the stack."""
+    Waiters().wait_until(lambda: bool([call(*args)]), Deadline(5))
+
+
 def test_beside_passes_on_results_and_errors() -> None:
-    """On the main thread the job runs on another one; its result and its error come back."""
-    assert threading.current_thread() is threading.main_thread()
-    assert beside(threading.get_ident, 5) != threading.get_ident()
+    """In a handler that interrupts the library the job runs on another thread; its result and error come back."""
+    (ident,) = in_handler(lambda: beside(threading.get_ident, 5))
+    assert ident not in (None, threading.get_ident())
 
     def fail() -> None:
         raise ValueError("no")
 
-    with pytest.raises(ValueError, match="no"):
-        beside(fail, 5)
+    (error,) = in_handler(lambda: beside(fail, 5))
+    assert isinstance(error, ValueError)
+
+
+def test_beside_stays_in_a_thread_that_interrupts_nothing() -> None:
+    """Outside of handlers the calling thread runs the job itself."""
+    assert threading.current_thread() is threading.main_thread()
+    assert beside(threading.get_ident, 5) == threading.get_ident()
 
 
 def test_beside_stays_on_other_threads() -> None:
@@ -156,14 +184,7 @@ def test_beside_in_a_handler_does_not_wait_for_a_lock_that_the_interrupted_code_
         with lock:
             ended.set()
 
-    def on_alarm(_number: int, _frame: object) -> None:
-        assert beside(job, 0.05) is None
-
-    before = signal.signal(signal.SIGALRM, on_alarm)
-    try:
-        with lock:
-            signal.raise_signal(signal.SIGALRM)
-            assert not ended.is_set()
-        assert ended.wait(5)
-    finally:
-        signal.signal(signal.SIGALRM, before)
+    with lock:
+        assert in_handler(lambda: beside(job, 0.05)) == [None]
+        assert not ended.is_set()
+    assert ended.wait(5)
