@@ -29,8 +29,10 @@ from jetstream_sync.net.server_errors import server_error
 from jetstream_sync.testing import LocalServer
 from tests.support.consuming import refill_of
 from tests.support.eventually import eventually
+from tests.support.interrupts import Code, InterruptAt
 from tests.support.observer import Observer, fill, stream_and_consumer
 from tests.support.signals import Interrupted
+from tests.support.threads import library_threads
 from tests.support.watchdog import InThread
 
 # --- consuming ----------------------------------------------------------------------------------------
@@ -391,3 +393,27 @@ def test_request_beside_the_denial_of_the_inbox_is_told_of_it(
     with pytest.raises(PermissionsError):
         nc.request("echo", b"2", timeout=5)
     assert not link.requests.pending
+
+
+def test_close_interrupted_anywhere_is_finished(nats_server: LocalServer) -> None:
+    """Wherever a signal handler raises in close(), its threads end, its socket is closed and callers are told."""
+    code = Code(Link.shut_down, Link._finish, Link._say_goodbye, Link._join_threads)
+    place = 0
+    while True:
+        closed = threading.Event()
+        nc = jetstream_sync.connect(nats_server.url, closed_cb=lambda _, closed=closed: closed.set())
+        sub = nc.subscribe("x", cb=lambda _: None)
+        transport = link_of(nc).session.transport  # type: ignore[union-attr]
+        interrupt = InterruptAt(code, place)
+        interrupt.call(nc.close)
+        nc.close()
+        assert closed.wait(5), interrupt.where
+        eventually(lambda: not library_threads(), message=interrupt.where)
+        eventually(lambda transport=transport: transport.sock.fileno() == -1, message=interrupt.where)
+        with pytest.raises(ConnectionClosedError):
+            nc.publish("x", b"")
+        assert sub.pending_msgs == 0
+        if not interrupt.done:
+            break
+        place += 1
+    assert place > 15
