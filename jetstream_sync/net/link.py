@@ -13,6 +13,7 @@ from __future__ import annotations
 import itertools
 import logging
 import threading
+import time
 import weakref
 from _thread import allocate_lock
 from collections.abc import Callable
@@ -55,6 +56,8 @@ log.addHandler(logging.NullHandler())  # without it logging prints warnings to s
 
 # close() waits this long for the server to accept what was sent last and to close its side.
 GOODBYE_SECONDS = 1.0
+# Between two looks while a session is left.
+LEAVE_PAUSE = 0.002
 
 
 class Link:
@@ -245,6 +248,22 @@ class Link:
                 self._break_reason = reason
         session.transport.abort()
         self.direct.recall()
+
+    def leave_session(self, reason: NatsError, session: Session | None, seconds: float) -> None:
+        """Give up `session` without losing what was sent on it: the server handles that, then closes. Blocks."""
+        deadline = Deadline(seconds)
+        with self._lock:
+            if session is None or session is not self.session:
+                return
+            self._break_reason = self._break_reason or reason
+            self.outbox.retire()
+        self.direct.recall()
+        while self.outbox.sending and not deadline.expired:
+            time.sleep(LEAVE_PAUSE)
+        session.transport.finish()
+        while self.session is session and not deadline.expired:
+            time.sleep(LEAVE_PAUSE)
+        self.break_session(reason, session)
 
     # --- closing ------------------------------------------------------------------------------------
 

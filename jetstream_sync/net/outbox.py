@@ -72,7 +72,8 @@ class Outbox:
         self._lock = allocate_lock()
         self._pending_size = pending_size
         self._transport: Transport | None = None
-        self._broken: Transport | None = None  # a send on it failed; the reader has yet to notice
+        # Nothing more is sent on it: a send has failed, or it was retired. The reader has yet to notice.
+        self._broken: Transport | None = None
         self._queue: list[Entry] = []
         self._queued = 0  # bytes in _queue
         # Acks, in order. Appended to without the lock, removed under it. They leave before what is queued, which
@@ -242,6 +243,16 @@ class Outbox:
             self._orphan_stuck()
             self._sender = None
 
+    def retire(self) -> None:
+        """Send nothing more on the present session; what is published from now on waits for the next one."""
+        with self._lock:
+            self._broken = self._transport
+
+    @property
+    def sending(self) -> bool:
+        """Whether a thread is sending, or the writer thread has something left to send."""
+        return self._sender is not None
+
     def detach(self, *, for_good: bool = False) -> DetachedTransport:
         """The session is gone: keep what has not left and is still worth sending, drop the rest.
 
@@ -350,7 +361,7 @@ class Outbox:
                         return
                     break  # another session has replaced this one: no other thread will close its transport
                 with self._lock:
-                    if self._transport is not transport:
+                    if self._transport is not transport or self._broken is transport:
                         break
                     acks = len(self._acks)
                     if not self._queue and not acks:

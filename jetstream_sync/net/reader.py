@@ -113,12 +113,13 @@ class Reader:
                 spawn("lameduck", self._leave_lame_duck, link.session)
 
     def _leave_lame_duck(self, session: Session | None) -> None:
-        """js-lameduck, which ends after one bounded round trip: let requests finish, then change the server."""
+        """js-lameduck, which ends after two bounded waits: let requests finish, then change the server."""
         try:
             self._link.round_trip(Deadline(LAME_DUCK_SECONDS))
         except NatsError:
             pass  # the server is gone already, or the connection closed: there is nothing to wait for
-        self._link.break_session(ConnectionLostError("the server is in lame duck mode"), session)
+        reason = ConnectionLostError("the server is in lame duck mode")
+        self._link.leave_session(reason, session, LAME_DUCK_SECONDS)
 
     def _on_err(self, text: str) -> None:
         error = server_error(text)
