@@ -14,6 +14,7 @@ from ..errors import (
     ConnectionClosedError,
     ConnectionLostError,
     DrainTimeoutError,
+    NatsError,
     NoRespondersError,
     SubscriptionClosedError,
     TimeoutError,
@@ -68,12 +69,7 @@ class Connection:
         link = self._link
         link.check_process()
         deadline = Deadline(drain_timeout(link.options, timeout))
-        try:
-            beside(partial(self._drain, deadline), deadline.wait_time() + CLOSE_SECONDS)
-        except BaseException:
-            # Ctrl-C: no more waiting for the server. After an error of the drain itself this does nothing.
-            beside(partial(link.shut_down, None, goodbye=False), CLOSE_SECONDS)
-            raise
+        beside(partial(self._drain, deadline), deadline.wait_time() + CLOSE_SECONDS)
 
     def _drain(self, deadline: Deadline) -> None:
         link = self._link
@@ -90,6 +86,11 @@ class Connection:
             raise DrainTimeoutError("the connection did not drain in time and was closed") from error
         except (ConnectionLostError, ConnectionClosedError):
             pass  # nothing more to drain: the server is gone, or another thread has closed the connection
+        except NatsError:
+            raise
+        except BaseException:
+            link.shut_down(None, goodbye=False)  # Ctrl-C: no more waiting for the server
+            raise
         finally:
             link.shut_down(None)
 
