@@ -37,7 +37,7 @@ log = logging.getLogger("jetstream_sync")
 T = TypeVar("T")
 
 # How long a call in a signal handler waits for work that may have to wait for the code which it interrupted.
-HANDLER_SECONDS = 1.0
+HANDLER_SECONDS = 0.5
 
 _PACKAGE = f"{__package__}."
 

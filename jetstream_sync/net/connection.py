@@ -43,7 +43,7 @@ class Connection:
     As a context manager it drains when the block is left, or closes if an exception is on its way.
 
     A signal handler may raise in any call. It may call close() and drain(), whatever it interrupted: if that was a
-    call of this library, they do their work on another thread and wait for it for a second at most.
+    call of this library, they do their work on another thread and wait for it for half a second at most.
     """
 
     def __init__(self, options: Options) -> None:
