@@ -85,12 +85,12 @@ def detached_jobs() -> list[str]:
 _detached_jobs: dict[object, str] = {}
 
 
-def beside(job: Callable[[], T], seconds: float) -> T | None:
+def beside(job: Callable[[], T]) -> T | None:
     """Run `job` where it may wait for locks; return what it returns and raise what it raises.
 
     A signal handler on the main thread may have interrupted this library while it held a lock which `job` needs.
-    There the job runs detached, and the handler waits for it, `seconds` or HANDLER_SECONDS at most: None when it
-    is not done by then. It goes on when the handler has returned. Everywhere else the calling thread runs the job.
+    There the job runs detached, and the handler waits for it, HANDLER_SECONDS at most: None when it is not done by
+    then. It goes on when the handler has returned. Everywhere else the calling thread runs the job.
     """
     if get_ident() != threading.main_thread().ident or not _interrupts_the_library():
         return job()
@@ -98,7 +98,7 @@ def beside(job: Callable[[], T], seconds: float) -> T | None:
     if not detached(outcome.run, job):
         return job()
     try:
-        done = acquire(outcome.done, min(seconds, HANDLER_SECONDS))
+        done = acquire(outcome.done, HANDLER_SECONDS)
     finally:
         outcome.awaited = False
     if not done:

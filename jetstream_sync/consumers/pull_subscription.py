@@ -40,16 +40,15 @@ class PullSubscription:
     As a context manager it unsubscribes when the block is left.
     """
 
-    def __init__(self, client: ApiClient, found: Found) -> None:
-        """Subscribes nothing: subscribe_pull() does."""
+    def __init__(self, client: ApiClient, found: Found, single: SinglePull) -> None:
         self._link = client.link
         self._api = ConsumerApi(client)
-        self._target = PullTarget(client, found.info)
+        self._target = single.target
         self._created = found.created
         self._closed = False
         self._turn: dict[str, object] = {}  # "holder": an object of the try that has the turn; atomic operations
         self._waiting = Waiters()
-        self._single = _SinglePull(self._target)  # replaced by the thread that has the turn
+        self._single = single  # replaced by the thread that has the turn
 
     @property
     def stream_name(self) -> str:
@@ -131,7 +130,7 @@ class PullSubscription:
             if not self._waiting.wait_until(lambda: self._turn.setdefault("holder", me) is me, deadline):
                 raise TimeoutError("no message came in time: other single fetches were under way")
             if self._single.broken or self._single.ended:
-                self._single = _SinglePull(self._target)
+                self._single = SinglePull(self._target)
             return self._single.exchange(deadline)
         finally:
             try:
@@ -150,7 +149,7 @@ class PullSubscription:
         self._waiting.wake_all()
 
 
-class _SinglePull(Pull):
+class SinglePull(Pull):
     """Subscribed to a wildcard; each try has a reply subject of its own below it."""
 
     def __init__(self, target: PullTarget) -> None:
@@ -209,10 +208,11 @@ class _SubscriptionFeed(BatchFeed):
 
 def subscribe_pull(client: ApiClient, request: SubscribeRequest) -> PullSubscription:
     """ADR-15's workflow for a pull subscription: look up, or create."""
-    sub = PullSubscription(client, find_or_create(client, request))
+    found = find_or_create(client, request)
+    single = SinglePull(PullTarget(client, found.info))
     try:
-        client.link.open(sub._single)
-    except BaseException:
-        sub._single.end()
+        client.link.open(single)
+        return PullSubscription(client, found, single)
+    except BaseException:  # a signal handler raised: no caller gets to hold the subscription
+        single.end()
         raise
-    return sub

@@ -29,9 +29,6 @@ log = logging.getLogger("jetstream_sync")
 
 ErrorCallback = Callable[[Any], Any]
 
-# How long stop() on the main thread waits for the thread that does it.
-STOP_SECONDS = 0.1
-
 
 class Feed(Protocol):
     """What messages are taken from, by one thread at a time."""
@@ -122,7 +119,7 @@ class Endless(Feed):
         Outside of signal handlers it has taken effect when this returns. Raises ForkError in a forked child.
         """
         self.link.check_process()
-        beside(lambda: self.end(reason, discard=True), STOP_SECONDS)
+        beside(lambda: self.end(reason, discard=True))
 
     def drain(self, reason: NatsError) -> None:
         """No further pull from now on; what the server has sent already is received, then the feed ends.

@@ -33,9 +33,6 @@ if TYPE_CHECKING:
 
 __all__ = ["Connection", "Stats", "Status", "link_of"]
 
-# close() takes this long at most: for the server's goodbye and for the threads, which may be in user code.
-CLOSE_SECONDS = 3.0
-
 
 class Connection:
     """A connection to a NATS server or cluster. Thread-safe. Made by `connect()`.
@@ -57,7 +54,7 @@ class Connection:
         does.
         """
         self._link.check_process()
-        beside(partial(self._link.shut_down, None), CLOSE_SECONDS)
+        beside(partial(self._link.shut_down, None))
 
     def drain(self, timeout: float | timedelta | None = None) -> None:
         """End in order: unsubscribe all, handle what has been received, send what is queued, wait for the acks of
@@ -69,7 +66,7 @@ class Connection:
         link = self._link
         link.check_process()
         deadline = Deadline(drain_timeout(link.options, timeout))
-        beside(partial(self._drain, deadline), deadline.wait_time() + CLOSE_SECONDS)
+        beside(partial(self._drain, deadline))
 
     def _drain(self, deadline: Deadline) -> None:
         link = self._link

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 from .._deadline import Deadline
 from .._platform import on_fork
-from .._threads import acquire, detached, join_quietly, locked, spawn
+from .._threads import Waiters, acquire, detached, join_quietly, locked, spawn
 from ..errors import (
     ConnectionClosedError,
     ConnectionLostError,
@@ -41,7 +41,7 @@ from .dialer import Dialer
 from .handshake import Session
 from .options import Options
 from .outbox import DetachedTransport, Outbox
-from .pings import Pings
+from .pings import Pings, PongWaiters
 from .reader import Reader
 from .receiver import JOIN_SECONDS, Receiver
 from .requests import ReplyWaiter, Requests
@@ -56,7 +56,7 @@ log.addHandler(logging.NullHandler())  # without it logging prints warnings to s
 
 # close() waits this long for the server to accept what was sent last and to close its side.
 GOODBYE_SECONDS = 1.0
-# Between two looks while a session is left.
+# Between two looks at a send that is to end.
 LEAVE_PAUSE = 0.002
 
 
@@ -93,6 +93,7 @@ class Link:
         self._break_reason: NatsError | None = None
         self._opening = locked()  # released when connect() is done, and its outcome in _first_session
         self._first_session: Session | None = None
+        self._leaving = Waiters()  # for the end of a session
         self._reader_thread: threading.Thread | None = None
         self._writer_thread: threading.Thread | None = None
         links.add(self)
@@ -224,6 +225,7 @@ class Link:
             # Under the lock: a close() right behind us has its own callback to announce after these.
             self._callbacks.put(self.options.error_cb, error)
             self._callbacks.put(self.options.disconnected_cb, self.connection)
+        self._leaving.wake_all()
         self._callbacks.start()
         transport.abort()
         transport.close()
@@ -259,10 +261,9 @@ class Link:
             self.outbox.retire()
         self.direct.recall()
         while self.outbox.sending and not deadline.expired:
-            time.sleep(LEAVE_PAUSE)
+            time.sleep(LEAVE_PAUSE)  # at most one frame is on its way; an event would cost every send
         session.transport.finish()
-        while self.session is session and not deadline.expired:
-            time.sleep(LEAVE_PAUSE)
+        self._leaving.wait_until(lambda: self.session is not session, deadline)
         self.break_session(reason, session)
 
     # --- closing ------------------------------------------------------------------------------------
@@ -274,11 +275,12 @@ class Link:
             with self._lock:
                 if self.status is Status.CLOSED:
                     return
-                session, pings = self.session, self.pings.take_waiters()
-                finish = partial(self._finish, session, pings, self.router.snapshot(), _closed_by(error))
+                session, waiters, none = self.session, self.pings.waiters, PongWaiters()
+                finish = partial(self._finish, session, waiters, self.router.snapshot(), _closed_by(error))
                 self.last_error = error or self.last_error
                 # Stores and no call between them: a signal handler that raises finds it closed or not.
-                self.session, self.failed, self.status = None, error is not None, Status.CLOSED
+                self.session, self.pings.waiters = None, none
+                self.failed, self.status = error is not None, Status.CLOSED
             self.direct.recall()
             if session is not None and goodbye:
                 self._say_goodbye(session)
@@ -289,10 +291,11 @@ class Link:
             raise
 
     def _finish(
-        self, session: Session | None, pings: list[ReplyWaiter], receivers: list[Receiver], closed: NatsError
+        self, session: Session | None, waiters: PongWaiters, receivers: list[Receiver], closed: NatsError
     ) -> None:
         """The end of shut_down(). Each step may be repeated: the first thread may have been interrupted."""
         links.discard(self)
+        self._leaving.wake_all()
         self.router.clear()
         self.dialer.interrupt()
         transport = self.outbox.detach(for_good=True)
@@ -300,8 +303,9 @@ class Link:
             session.transport.abort()
         self.outbox.close()
         self.requests.closed(closed)
-        while pings:
-            pings.pop().complete(None, closed)
+        for waiter in waiters:
+            if waiter is not None and waiter.lock.locked():
+                waiter.complete(None, closed)
         for receiver in receivers:
             receiver.closed(closed)
         if not self._callbacks.closed:

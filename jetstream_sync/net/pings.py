@@ -13,6 +13,8 @@ from collections.abc import Callable
 from .._deadline import FOREVER
 from .requests import ReplyWaiter
 
+PongWaiters = deque[ReplyWaiter | None]
+
 
 class Pings:
     """The outstanding PINGs of one session."""
@@ -22,7 +24,7 @@ class Pings:
         self._most = most
         self._clock = clock
         self.restart()
-        self.waiters: deque[ReplyWaiter | None] = deque()
+        self.waiters = PongWaiters()
         """Who waits for each PONG, in order; None: a PING of the keep-alive."""
 
     def restart(self) -> None:
@@ -32,7 +34,7 @@ class Pings:
 
     def take_waiters(self) -> list[ReplyWaiter]:
         """The session ended: the threads that wait for a PONG which cannot come any more."""
-        waiters, self.waiters = self.waiters, deque()
+        waiters, self.waiters = self.waiters, PongWaiters()
         return [waiter for waiter in waiters if waiter is not None]
 
     def pong(self) -> ReplyWaiter | None:

@@ -18,13 +18,14 @@ from jetstream_sync import (
     PermissionsError,
     TimeoutError,
 )
-from jetstream_sync._threads import Mailbox, spawn
+from jetstream_sync._threads import Mailbox, acquire, spawn
 from jetstream_sync.api import publish_async
 from jetstream_sync.net import handshake
 from jetstream_sync.net import link as link_module
 from jetstream_sync.net.connection import link_of
 from jetstream_sync.net.link import Link
 from jetstream_sync.net.receiver import Receiver
+from jetstream_sync.net.requests import ReplyWaiter
 from jetstream_sync.net.server_errors import server_error
 from jetstream_sync.testing import LocalServer
 from tests.support.consuming import refill_of
@@ -404,10 +405,14 @@ def test_close_interrupted_anywhere_is_finished(nats_server: LocalServer) -> Non
         nc = jetstream_sync.connect(nats_server.url, closed_cb=lambda _, closed=closed: closed.set())
         sub = nc.subscribe("x", cb=lambda _: None)
         transport = link_of(nc).session.transport  # type: ignore[union-attr]
+        flushing = ReplyWaiter()
+        link_of(nc).pings.waiters.append(flushing)  # as of a thread in flush()
         interrupt = InterruptAt(code, place)
         interrupt.call(nc.close)
         nc.close()
         assert closed.wait(5), interrupt.where
+        assert acquire(flushing.lock, 5), interrupt.where
+        assert isinstance(flushing.error, ConnectionClosedError)
         eventually(lambda: not library_threads(), message=interrupt.where)
         eventually(lambda transport=transport: transport.sock.fileno() == -1, message=interrupt.where)
         with pytest.raises(ConnectionClosedError):

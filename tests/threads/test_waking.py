@@ -150,26 +150,26 @@ def inside_the_library(call: Callable[..., object], *args: object) -> None:
 
 def test_beside_passes_on_results_and_errors() -> None:
     """In a handler that interrupts the library the job runs on another thread; its result and error come back."""
-    (ident,) = in_handler(lambda: beside(threading.get_ident, 5))
+    (ident,) = in_handler(lambda: beside(threading.get_ident))
     assert ident not in (None, threading.get_ident())
 
     def fail() -> None:
         raise ValueError("no")
 
-    (error,) = in_handler(lambda: beside(fail, 5))
+    (error,) = in_handler(lambda: beside(fail))
     assert isinstance(error, ValueError)
 
 
 def test_beside_stays_in_a_thread_that_interrupts_nothing() -> None:
     """Outside of handlers the calling thread runs the job itself."""
     assert threading.current_thread() is threading.main_thread()
-    assert beside(threading.get_ident, 5) == threading.get_ident()
+    assert beside(threading.get_ident) == threading.get_ident()
 
 
 def test_beside_stays_on_other_threads() -> None:
     """Threads other than the main one are never inside a signal handler: they run the job themselves."""
     same = []
-    thread = threading.Thread(target=lambda: same.append(beside(threading.get_ident, 5) == threading.get_ident()))
+    thread = threading.Thread(target=lambda: same.append(beside(threading.get_ident) == threading.get_ident()))
     thread.start()
     thread.join(10)
     assert same == [True]
@@ -185,6 +185,6 @@ def test_beside_in_a_handler_does_not_wait_for_a_lock_that_the_interrupted_code_
             ended.set()
 
     with lock:
-        assert in_handler(lambda: beside(job, 0.05)) == [None]
+        assert in_handler(lambda: beside(job)) == [None]
         assert not ended.is_set()
     assert ended.wait(5)
