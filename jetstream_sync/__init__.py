@@ -1,5 +1,6 @@
 """NATS JetStream for Python without asyncio: a blocking, thread-based client on the standard library alone."""
 
+from . import errors
 from ._version import __version__
 from .api.batch import BatchMessage, PublishBatch
 from .api.config import (
@@ -18,11 +19,34 @@ from .api.config import (
     StoreCompression,
     StreamConfig,
     StreamConsumerLimits,
+    StreamConsumerSource,
     StreamSource,
     SubjectTransform,
 )
-from .api.info import AccountInfo, ConsumerInfo, PubAck, RawStreamMsg, StreamInfo, StreamState
-from .api.message import JetStreamMessage, Metadata
+from .api.info import (
+    AccountInfo,
+    AccountLimits,
+    APIStats,
+    ClusterInfo,
+    ConsumerInfo,
+    ConsumerPause,
+    DesiredCluster,
+    DesiredClusterOrigin,
+    DesiredClusterStatus,
+    LostStreamData,
+    PeerInfo,
+    PriorityGroupState,
+    PubAck,
+    RawStreamMsg,
+    SequenceInfo,
+    StreamAlternate,
+    StreamInfo,
+    StreamSourceInfo,
+    StreamState,
+    Tier,
+)
+from .api.message import JetStreamMessage, Metadata, SequencePair
+from .api.publish_many import PublishSummary
 from .consumers.consume import ConsumeContext
 from .consumers.consumer import Consumer
 from .consumers.fetch import MessageBatch
@@ -31,59 +55,81 @@ from .consumers.ordered import OrderedConsumer
 from .consumers.pull_subscription import PullSubscription
 from .consumers.push import PushSubscription
 from .errors import *  # noqa: F403
-from .errors import __all__ as _errors
 from .jetstream import JetStream
+from .net.auth import RawCredentials
 from .net.connect import connect
 from .net.connection import Connection, Stats, Status
+from .net.health import Health
 from .net.message import Message
+from .net.servers import PoolServer
 from .net.subscription import Subscription
 from .protocol.headers import Headers
 from .stream import Stream
 
 __all__ = [
+    "APIStats",
     "AccountInfo",
+    "AccountLimits",
     "AckPolicy",
     "BatchMessage",
+    "ClusterInfo",
     "Connection",
     "ConsumeContext",
     "Consumer",
     "ConsumerConfig",
     "ConsumerInfo",
+    "ConsumerPause",
     "DeliverPolicy",
+    "DesiredCluster",
+    "DesiredClusterOrigin",
+    "DesiredClusterStatus",
     "DiscardPolicy",
     "ExternalStream",
     "Headers",
+    "Health",
     "JetStream",
     "JetStreamMessage",
+    "LostStreamData",
     "Message",
     "MessageBatch",
     "MessageStream",
     "Metadata",
     "OrderedConsumer",
+    "PeerInfo",
     "PersistMode",
     "Placement",
+    "PoolServer",
+    "PriorityGroupState",
     "PriorityPolicy",
     "PubAck",
     "PublishBatch",
+    "PublishSummary",
     "PullSubscription",
     "PushSubscription",
+    "RawCredentials",
     "RawStreamMsg",
     "ReplayPolicy",
     "Republish",
     "RetentionPolicy",
+    "SequenceInfo",
+    "SequencePair",
     "Stats",
     "Status",
     "StorageType",
     "StoreCompression",
     "Stream",
+    "StreamAlternate",
     "StreamConfig",
     "StreamConsumerLimits",
+    "StreamConsumerSource",
     "StreamInfo",
     "StreamSource",
+    "StreamSourceInfo",
     "StreamState",
     "SubjectTransform",
     "Subscription",
+    "Tier",
     "__version__",
     "connect",
-    *(name for name in _errors if name != "api_error"),
 ]
+__all__ += errors.__all__

@@ -17,22 +17,23 @@ lock that the interrupted code may hold, and `beside` moves work that needs lock
 
 from __future__ import annotations
 
-import logging
+import itertools
 import sys
 import threading
 import time
 import weakref
-from _thread import LockType, allocate_lock, get_ident, start_new_thread
+from _thread import LockType, RLock, allocate_lock, get_ident, start_new_thread
 from collections import deque
 from collections.abc import Callable, Sequence
 from types import FrameType
-from typing import Any, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 from ._deadline import FOREVER, Deadline
 from ._platform import WAIT_SLICE, on_fork, sliced
 from .errors import ForkError, TimeoutError
 
-log = logging.getLogger("jetstream_sync")
+if TYPE_CHECKING:
+    from ._log import Log
 
 T = TypeVar("T")
 
@@ -51,7 +52,11 @@ def spawn(name: str, target: Callable[..., None], *args: Any) -> threading.Threa
     ends, and joins it with a timeout on close.
     """
     thread = threading.Thread(target=target, args=args, name=f"js-{name}", daemon=True)
-    thread.start()
+    try:
+        thread.start()
+    except KeyError as error:
+        # A signal handler raised when the thread had begun: start() fails as it tidies up after it.
+        raise error if error.__context__ is None else error.__context__ from None
     return thread
 
 
@@ -85,16 +90,17 @@ def detached_jobs() -> list[str]:
 _detached_jobs: dict[object, str] = {}
 
 
-def beside(job: Callable[[], T]) -> T | None:
+def beside(job: Callable[[], T], log: Log) -> T | None:
     """Run `job` where it may wait for locks; return what it returns and raise what it raises.
 
     A signal handler on the main thread may have interrupted this library while it held a lock which `job` needs.
     There the job runs detached, and the handler waits for it, HANDLER_SECONDS at most: None when it is not done by
-    then. It goes on when the handler has returned. Everywhere else the calling thread runs the job.
+    then. It goes on when the handler has returned; what it raises later goes to `log`. Everywhere else the calling
+    thread runs the job.
     """
     if get_ident() != threading.main_thread().ident or not _interrupts_the_library():
         return job()
-    outcome: _Outcome[T] = _Outcome()
+    outcome: _Outcome[T] = _Outcome(log)
     if not detached(outcome.run, job):
         return job()
     try:
@@ -129,7 +135,8 @@ def _is_ours(frame: FrameType) -> bool:
 class _Outcome(Generic[T]):
     """What became of a job that runs on another thread."""
 
-    def __init__(self) -> None:
+    def __init__(self, log: Log) -> None:
+        self._log = log
         self.done = locked()
         self.awaited = True
         self.result: T | None = None
@@ -141,7 +148,7 @@ class _Outcome(Generic[T]):
         except BaseException as error:  # noqa: BLE001 - passed on to the waiting thread
             self.error = error
             if not self.awaited:
-                log.warning("%s, after its caller stopped waiting: %s", type(error).__name__, error)
+                self._log.warning("%s, after its caller stopped waiting: %s", type(error).__name__, error)
         finally:
             self.done.release()
 
@@ -178,7 +185,7 @@ def locked() -> LockType:
     return lock
 
 
-def acquire(lock: LockType, timeout: float) -> bool:
+def acquire(lock: LockType | RLock, timeout: float) -> bool:
     """Wait up to `timeout` seconds for `lock`. Every wait on a lock with a bound goes through here."""
     if timeout <= WAIT_SLICE:
         return lock.acquire(timeout=timeout)
@@ -311,7 +318,7 @@ class Mailbox(Generic[T]):
         self._waiters: deque[Waiter] = deque()
         self._end: BaseException | None = None
         self._before_wait = before_wait
-        self.discarded = 0  # items that close() dropped
+        self.discarded: int = 0  # items that close() dropped
         _mailboxes.add(self)
 
     def __len__(self) -> int:
@@ -325,6 +332,11 @@ class Mailbox(Generic[T]):
         """What is in the mailbox at this moment."""
         with self._lock:  # producers are held off; a consuming thread may still pop, which copy() survives
             return list(self._items.copy())
+
+    @property
+    def awaited(self) -> bool:
+        """Whether a thread waits for an item at this moment."""
+        return bool(self._waiters)
 
     @property
     def items(self) -> deque[T]:
@@ -344,12 +356,19 @@ class Mailbox(Generic[T]):
                 self._wake(len(items))
         return True
 
-    def close(self, reason: BaseException, *, discard: bool = False) -> bool:
-        """Accept nothing more; get() returns what is left (unless `discard`), then raises `reason`.
+    def close(self, reason: BaseException, *, discard: bool = False, into: list[T] | None = None) -> bool:
+        """Accept nothing more; get() returns what is left, then raises `reason`. The first call wins.
 
-        The first call wins.
+        `discard`: what is left is dropped. `into`: it is moved to this list. Each item is either moved, or taken
+        by a consuming thread, never both.
         """
         with self._lock:
+            if into is not None:
+                try:
+                    # One call into C, which a signal handler cannot divide; what came before the error is kept.
+                    into.extend(map(deque.popleft, itertools.repeat(self._items)))
+                except IndexError:
+                    pass  # it is empty
             if discard:
                 self.discarded += len(self._items)
                 self._items.clear()

@@ -4,18 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from datetime import datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from .api.client import ApiClient
-from .api.config import ConsumerConfig
+from .api.config import ConsumerConfig, ConsumerConfigLike
 from .api.consumer_api import ConsumerApi
 from .api.fields import merged
 from .api.info import ConsumerInfo, ConsumerPause, RawStreamMsg, StreamInfo
 from .api.stream_api import StreamApi
 from .consumers.consumer import Consumer
 from .consumers.ordered import OrderedConsumer
+from .errors import JetStreamError
 
-ConsumerFields = ConsumerConfig | Mapping[str, Any] | None
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    from .api.field_types import ConsumerFields, OrderedFields
 
 
 class ConsumerManager:
@@ -25,13 +29,13 @@ class ConsumerManager:
         self._client = client
         self._api = ConsumerApi(client)
 
-    def create(self, stream: str, config: ConsumerFields, fields: Mapping[str, Any]) -> Consumer:
+    def create(self, stream: str, config: ConsumerConfigLike, fields: Mapping[str, Any]) -> Consumer:
         return self._consumer(self._api.create(stream, merged(ConsumerConfig, config, fields)))
 
-    def update(self, stream: str, config: ConsumerFields, fields: Mapping[str, Any]) -> Consumer:
+    def update(self, stream: str, config: ConsumerConfigLike, fields: Mapping[str, Any]) -> Consumer:
         return self._consumer(self._api.update(stream, merged(ConsumerConfig, config, fields)))
 
-    def create_or_update(self, stream: str, config: ConsumerFields, fields: Mapping[str, Any]) -> Consumer:
+    def create_or_update(self, stream: str, config: ConsumerConfigLike, fields: Mapping[str, Any]) -> Consumer:
         return self._consumer(self._api.create_or_update(stream, merged(ConsumerConfig, config, fields)))
 
     def get(self, stream: str, name: str) -> Consumer:
@@ -59,6 +63,8 @@ class Stream:
     Every method sends a request and blocks for its reply, up to the timeout of the JetStream context. All raise
     TimeoutError, ConnectionLostError, and APIError or a subclass when the server replies with an error.
     """
+
+    __slots__ = ("__weakref__", "_api", "_client", "_consumer_api", "_consumers", "_info", "_name")
 
     def __init__(self, client: ApiClient, info: StreamInfo) -> None:
         self._client = client
@@ -119,42 +125,56 @@ class Stream:
             next_by_subject=next_by_subject,
         )
 
+    def tail(self, n: int = 10, *, subject: str | None = None) -> list[RawStreamMsg]:
+        """The last `n` messages of the stream, the oldest of them first; fewer where it has fewer.
+
+        `subject` (wildcards allowed) counts only messages of that subject. No consumer is made, so this works with
+        every stream and changes nothing. It sends a request per message, and some more where many of the newest
+        sequences are deleted or of other subjects: for looking at a stream, not for reading it.
+        """
+        return self._api.tail(self.name, n, subject)
+
     def delete_message(self, seq: int) -> None:
-        """Delete a message. Its bytes may stay on disk until they are overwritten."""
+        """Delete the message with the sequence `seq`. Its bytes may stay on disk until they are overwritten."""
         self._api.delete_message(self.name, seq, erase=False)
 
     def secure_delete_message(self, seq: int) -> None:
-        """Delete a message and overwrite its bytes."""
+        """Delete the message with the sequence `seq` and overwrite its bytes."""
         self._api.delete_message(self.name, seq, erase=True)
 
     # --- consumers ----------------------------------------------------------------------------------
 
-    def create_consumer(self, config: ConsumerFields = None, /, **fields: Any) -> Consumer:
-        """Create a consumer from a ConsumerConfig or a dict of its fields, keywords, or both.
+    def create_consumer(self, config: ConsumerConfigLike = None, /, **fields: Unpack[ConsumerFields]) -> Consumer:
+        """Create a consumer from `config` (a ConsumerConfig or a dict of its fields), keywords `fields`, or both.
 
-        A consumer that exists with the same configuration is returned. Raises ConsumerExistsError when it exists
-        with another one.
+        For example `create_consumer(durable_name="billing", ack_wait=60)`. A consumer that exists with the same
+        configuration is returned. Raises ConsumerExistsError when it exists with another one.
         """
         return self._consumers.create(self.name, config, fields)
 
-    def update_consumer(self, config: ConsumerFields = None, /, **fields: Any) -> Consumer:
-        """Change the configuration of a consumer. Raises ConsumerNotFoundError when there is none of that name."""
+    def update_consumer(self, config: ConsumerConfigLike = None, /, **fields: Unpack[ConsumerFields]) -> Consumer:
+        """Change the configuration of a consumer, given as for create_consumer().
+
+        Raises ConsumerNotFoundError when there is none of that name.
+        """
         return self._consumers.update(self.name, config, fields)
 
-    def create_or_update_consumer(self, config: ConsumerFields = None, /, **fields: Any) -> Consumer:
-        """Create a consumer, or change its configuration if it exists."""
+    def create_or_update_consumer(
+        self, config: ConsumerConfigLike = None, /, **fields: Unpack[ConsumerFields]
+    ) -> Consumer:
+        """Create a consumer, or change its configuration if it exists. Parameters: see create_consumer()."""
         return self._consumers.create_or_update(self.name, config, fields)
 
     def get_consumer(self, name: str) -> Consumer:
-        """The consumer of that name. Raises ConsumerNotFoundError when there is none."""
+        """The consumer called `name`. Raises ConsumerNotFoundError when there is none."""
         return self._consumers.get(self.name, name)
 
     def delete_consumer(self, name: str) -> None:
-        """Delete a consumer. Raises ConsumerNotFoundError when there is none of that name."""
+        """Delete the consumer `name`. Raises ConsumerNotFoundError when there is none."""
         self._consumer_api.delete(self.name, name)
 
-    def ordered_consumer(self, **fields: Any) -> OrderedConsumer:
-        """A consumer that delivers every message once and in order; see JetStream.ordered_consumer()."""
+    def ordered_consumer(self, **fields: Unpack[OrderedFields]) -> OrderedConsumer:
+        """A consumer that delivers every message once and in order. `fields`: see JetStream.ordered_consumer()."""
         return self._consumers.ordered(self.name, **fields)
 
     def list_consumers(self) -> Iterator[ConsumerInfo]:
@@ -166,16 +186,26 @@ class Stream:
         return self._consumer_api.names(self.name)
 
     def pause_consumer(self, name: str, until: datetime) -> ConsumerPause:
-        """Have a consumer deliver nothing until `until`, an aware datetime. Needs server 2.11 or later."""
+        """Have the consumer `name` deliver nothing until `until`, an aware datetime. Needs server 2.11."""
         return self._consumer_api.pause(self.name, name, until)
 
     def resume_consumer(self, name: str) -> ConsumerPause:
-        """End the pause of a consumer. Needs server 2.11 or later."""
+        """End the pause of the consumer `name`. Needs server 2.11 or later."""
         return self._consumer_api.pause(self.name, name, None)
 
     def unpin_consumer(self, name: str, group: str) -> None:
-        """Unpin the pinned client of a priority group; the server pins another. Needs server 2.11 or later."""
+        """Unpin the client that is pinned in the priority group `group` of the consumer `name`.
+
+        The server pins another. Needs server 2.11 or later.
+        """
         self._consumer_api.unpin(self.name, name, group)
 
     def __repr__(self) -> str:
-        return f"<Stream {self.name!r}>"
+        try:
+            state = self._info.state
+        except JetStreamError:  # what the server sent cannot be read
+            return f"<Stream {self.name!r}>"
+        return (
+            f"<Stream {self.name!r} messages={state.messages} bytes={state.bytes} last_seq={state.last_seq} "
+            f"consumers={state.consumer_count}>"
+        )

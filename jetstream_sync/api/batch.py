@@ -7,17 +7,19 @@ accepts batches. The following ones ask for no reply. The last one carries the c
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 from .._deadline import Deadline
-from ..errors import BadHeaderError, JetStreamError, NatsError, TimeoutError
+from ..errors import APIError, BadHeaderError, JetStreamError, NatsError, TimeoutError
 from ..net.link import Link
 from ..protocol.headers import VERSION_LINE, is_no_responders
 from ..protocol.parser import RawMessage
 from ..protocol.subjects import next_nuid, publish_subject
 from .info import PubAck
 from .publish import Duration, parse_pub_ack, publish_block
+from .publish_retry import meaning_of, pause_before_asking
 
 MAX_BATCH = 1000
 
@@ -26,8 +28,11 @@ class BatchMessage(NamedTuple):
     """One message of a batch given as an iterable; a plain tuple of the same order will do."""
 
     subject: str
+    """The subject to publish to."""
     payload: bytes = b""
+    """The payload."""
     headers: Mapping[str, Any] | None = None
+    """The headers, if any."""
 
 
 class _Entry(NamedTuple):
@@ -47,12 +52,15 @@ class PublishBatch:
     Leaving the block commits, unless an exception is on its way: then nothing is sent.
     """
 
+    __slots__ = ("__weakref__", "_closed", "_entries", "_link", "_timeout", "ack", "id")
+
     def __init__(self, link: Link, timeout: Duration) -> None:
         self._link = link
         self._timeout = timeout
         self._entries: list[_Entry] = []
         self._closed = False
-        self.id = next_nuid()
+        self.id: str = next_nuid()
+        """The id of the batch, as the server knows it."""
         self.ack: PubAck | None = None
         """The stream's acknowledgement, once committed: `seq` is the last message's, `count` the batch's size."""
 
@@ -74,8 +82,8 @@ class PublishBatch:
     ) -> None:
         """Add a message; nothing is sent yet. Never blocks.
 
-        The stream checks expectations against its state before the batch. Raises ValueError when the batch is
-        full, and what publish() raises for bad input.
+        The parameters are those of JetStream.publish(). The stream checks expectations against its state before
+        the batch. Raises ValueError when the batch is full, and what publish() raises for bad input.
         """
         for name in headers or ():
             if isinstance(name, str) and name.lower().startswith("nats-batch-"):
@@ -106,23 +114,38 @@ class PublishBatch:
     def commit(self, timeout: Duration | None = None) -> PubAck:
         """Send the batch and wait for its acknowledgement: when this returns, all of it is stored.
 
+        Blocks up to `timeout` seconds; by default as long as publish_batch() was told.
+
         Raises ValueError when it is empty, MaxPayloadError, NoStreamResponseError; WrongLastSequenceError and
         other APIErrors (`err_code` 10174: the stream does not allow batches, 10201: it has one of the message
         ids already …) when nothing was stored. TimeoutError and ConnectionLostError when it is not known: all
-        of it is stored, or nothing.
+        of it is stored, or nothing; with `sent` False nothing.
         """
         if self._closed or not self._entries:
             raise ValueError("this batch is committed or discarded" if self._closed else "this batch is empty")
         _check_server(self._link)
         deadline = Deadline(self._timeout if timeout is None else timeout)
         self._closed = True
+        while True:
+            try:
+                self.ack = self._store(deadline)
+                return self.ack
+            except APIError as error:
+                # Nothing of it is stored. If one of its message ids is being stored at this moment (10158), the
+                # stream can say a little later whether it has that id.
+                pause = pause_before_asking(meaning_of(error), deadline.wait_time())
+                if pause is None:
+                    raise
+            time.sleep(pause)
+            self.id = next_nuid()
+
+    def _store(self, deadline: Deadline) -> PubAck:
         entries = [self._numbered(entry, number) for number, entry in enumerate(self._entries, 1)]
         # All frames are made before the first is sent: one that is too large must not leave half a batch behind.
         frames = [self._link.frame(entry.subject, entry.payload, None, entry.block) for entry in entries]
         if len(entries) > 1:
             self._begin(entries[0], deadline)
-        self.ack = self._finish(entries[-1], frames[1:-1], deadline)
-        return self.ack
+        return self._finish(entries[-1], frames[1:-1], deadline)
 
     def _numbered(self, entry: _Entry, number: int) -> _Entry:
         """The entry with the complete header block of message `number`."""
@@ -145,7 +168,7 @@ class PublishBatch:
             for frame, size in middle:
                 outbox.publish(frame, size, keep=False, coalesce=True)
                 if outbox.congested:
-                    outbox.wait_for_room()
+                    self._wait_for_room(deadline)
             raw = self._request(last, deadline)
             ack = parse_pub_ack(raw[3], raw[2], last.subject)
         except NatsError:
@@ -155,10 +178,20 @@ class PublishBatch:
             raise JetStreamError(f"stream {ack.stream!r} acknowledged {ack.count} of {len(self)} messages")
         return ack
 
+    def _wait_for_room(self, deadline: Deadline) -> None:
+        try:
+            self._link.outbox.wait_for_room(deadline.wait_time())
+        except TimeoutError as error:
+            raise _too_late() from error
+
     def _request(self, entry: _Entry, deadline: Deadline) -> RawMessage:
         if deadline.expired:
-            raise TimeoutError("the batch was not committed in time")
+            raise _too_late()
         return self._link.request(entry.subject, entry.payload, deadline.remaining(), entry.block)
+
+    def __repr__(self) -> str:
+        state = "open" if not self._closed else "closed" if self.ack is None else f"stored up to {self.ack.seq}"
+        return f"<PublishBatch {self.id} messages={len(self._entries)} {state}>"
 
     def __enter__(self) -> PublishBatch:
         return self
@@ -181,6 +214,13 @@ def publish_all(batch: PublishBatch, messages: Iterable[BatchMessage | tuple[Any
         subject, payload, headers = BatchMessage(*message)
         batch.add(subject, payload, headers=headers)
     return batch.commit()
+
+
+def _too_late() -> TimeoutError:
+    """The error of a batch whose time was over before its commit was sent."""
+    error = TimeoutError("the batch was not committed in time: nothing of it is stored")
+    error.sent = False
+    return error
 
 
 def _check_server(link: Link) -> None:

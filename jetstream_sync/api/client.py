@@ -8,15 +8,21 @@ from datetime import timedelta
 from typing import Any
 
 from .._deadline import seconds
-from ..errors import JetStreamError, JetStreamNotEnabledError, api_error
+from ..errors import APIError, JetStreamError, JetStreamNotEnabledError, NatsError, api_error
 from ..net.link import Link
 from ..protocol.headers import is_no_responders
 from ..protocol.parser import RawMessage
 from ..protocol.subjects import api_prefix, publish_subject, subscribe_subject, valid_name
+from .info import AccountInfo, Tier
 from .kinds import bad_answer
 
 DEFAULT_PREFIX = "$JS.API"
 _WILDCARDS = frozenset("*>")
+_ACCOUNT = ("INFO",)
+# Errors that say that a limit of the account is reached: resources, consumers, streams, memory, storage.
+_ACCOUNT_LIMITS = frozenset({10002, 10026, 10027, 10028, 10047, 10122})
+# How long an error waits for what the account uses.
+USE_SECONDS = 1.0
 
 
 class ApiClient:
@@ -28,8 +34,8 @@ class ApiClient:
                 raise ValueError("give domain or prefix, not both: a domain is the prefix $JS.<domain>.API")
             prefix = f"$JS.{valid_name('domain', domain)}.API"
         self.link = link
-        self.prefix = api_prefix(prefix)
-        self.timeout = seconds(timeout) or 0.0
+        self.prefix: str = api_prefix(prefix)
+        self.timeout: float = seconds(timeout) or 0.0
         if not self.timeout:
             raise ValueError("timeout must be more than zero")
 
@@ -57,8 +63,27 @@ class ApiClient:
             raise bad_answer(subject, "JSON", raw[3][:64]) from None
         if not isinstance(answer, dict):
             raise bad_answer(subject, "an object", answer)
-        raise_error_of(answer)
+        if answer.get("error") is not None:
+            self._raise(answer, tokens)
         return answer
+
+    def _raise(self, answer: Mapping[str, Any], tokens: tuple[str, ...]) -> None:
+        stream, consumer = _named_in(tokens)
+        try:
+            raise_error_of(answer, stream=stream, consumer=consumer)
+        except APIError as error:
+            if error.err_code not in _ACCOUNT_LIMITS or tokens == _ACCOUNT:
+                raise
+        raise_error_of(answer, stream=stream, consumer=consumer, use=self._use())
+
+    def _use(self) -> str:
+        """What the account uses of its limits, for the text of an error; "" where that cannot be asked for."""
+        try:
+            info = AccountInfo.from_wire(self.request(*_ACCOUNT, timeout=min(self.timeout, USE_SECONDS)))
+        except NatsError:
+            return ""
+        tiers = {"": info, **info.tiers} if not info.tiers else info.tiers
+        return "; ".join(filter(None, (_use_of(name, tier) for name, tier in tiers.items())))
 
     def request_raw(
         self, subject: str, body: Mapping[str, Any] | None, timeout: float | timedelta | None = None
@@ -81,11 +106,46 @@ class ApiClient:
                 return
 
 
-def raise_error_of(answer: Mapping[str, Any]) -> None:
+def _named_in(tokens: tuple[str, ...]) -> tuple[str, str]:
+    """The stream and the consumer that the subject of an API request names."""
+    area, *rest = [token for token in tokens if token != "MSG"]  # STREAM.MSG.GET.<stream>
+    stream = rest[1] if len(rest) > 1 and area in ("STREAM", "CONSUMER") else ""
+    consumer = rest[2] if len(rest) > 2 and area == "CONSUMER" else ""
+    return stream, consumer
+
+
+def _use_of(name: str, tier: Tier) -> str:
+    limits = tier.limits
+    pairs = {
+        "streams": (tier.streams, limits.max_streams),
+        "consumers": (tier.consumers, limits.max_consumers),
+        "bytes of storage": (max(tier.storage, tier.reserved_storage), limits.max_storage),
+        "bytes of memory": (max(tier.memory, tier.reserved_memory), limits.max_memory),
+    }
+    used = [f"{use} of {limit} {what}" for what, (use, limit) in pairs.items() if limit >= 0]
+    return f"the account uses {', '.join(used)}{f' of tier {name}' if name else ''}" if used else ""
+
+
+def raise_error_of(
+    answer: Mapping[str, Any],
+    *,
+    stream: str = "",
+    consumer: str = "",
+    subject: str = "",
+    use: str = "",
+) -> None:
     """Raise the error that the field `error` of a reply describes; do nothing when it has none."""
     error = answer.get("error")
     if error is None:
         return
     if not isinstance(error, dict):
         raise JetStreamError(f"the server replied with an error that cannot be read: {error!r}")
-    raise api_error(error.get("code", 0), error.get("err_code", 0), error.get("description", ""))
+    raise api_error(
+        error.get("code", 0),
+        error.get("err_code", 0),
+        error.get("description", ""),
+        stream=stream,
+        consumer=consumer,
+        subject=subject,
+        use=use,
+    )

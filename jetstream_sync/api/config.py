@@ -6,8 +6,10 @@ string of a policy is accepted as well. "Since 2.12" means that the field needs 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import field
 from datetime import datetime
+from typing import Any
 
 from .fields import Config, FieldSpec, described, fields_of, wire, wire_object
 from .kinds import INT32, INT64, LITERAL_SUBJECT, NAME, NONEMPTY_SUBJECT, QUEUE, SUBJECT, UINT64, WireEnum
@@ -28,7 +30,9 @@ class StorageType(WireEnum):
     """Where messages are kept."""
 
     FILE = "file"
+    """On disk. The default."""
     MEMORY = "memory"
+    """In memory: lost when the server ends."""
 
 
 class DiscardPolicy(WireEnum):
@@ -44,7 +48,9 @@ class StoreCompression(WireEnum):
     """How stored messages are compressed."""
 
     NONE = "none"
+    """Not at all. The default."""
     S2 = "s2"
+    """With the S2 algorithm."""
 
 
 class PersistMode(WireEnum):
@@ -350,6 +356,11 @@ class ConsumerConfig(Config):
     """Pull only: how to choose among the clients of a group. Default none. Since 2.11."""
     priority_timeout: float | None = wire(float, since="2.11", zero_is_default=True)
     """After how many seconds without a pull a pinned client is unpinned. Default 120. Since 2.11."""
+
+
+# What may be given as a whole configuration: None when all is given by keywords.
+StreamConfigLike = StreamConfig | Mapping[str, Any] | None
+ConsumerConfigLike = ConsumerConfig | Mapping[str, Any] | None
 
 
 def differences(asked: ConsumerConfig, actual: ConsumerConfig) -> list[str]:

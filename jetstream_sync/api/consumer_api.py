@@ -11,7 +11,6 @@ from collections.abc import Iterator
 from datetime import datetime
 from typing import Any
 
-from ..errors import ConsumerExistsError, ConsumerNotFoundError
 from ..protocol.subjects import next_nuid, valid_name
 from .client import ApiClient
 from .config import ConsumerConfig
@@ -51,16 +50,12 @@ class ConsumerApi:
         body: dict[str, Any] = {"stream_name": stream, "config": config.to_wire()}
         if action:
             body["action"] = action
-        try:
-            return ConsumerInfo.from_wire(self._client.request(*tokens, body=body, timeout=timeout))
-        except (ConsumerExistsError, ConsumerNotFoundError) as error:
-            # The server's text does not name the consumer.
-            where = f"{error.description}: {name!r} on stream {stream!r}"
-            raise type(error)(error.code, error.err_code, where) from None
+        return ConsumerInfo.from_wire(self._client.request(*tokens, body=body, timeout=timeout))
 
-    def info(self, stream: str, name: str) -> ConsumerInfo:
+    def info(self, stream: str, name: str, *, timeout: float | None = None) -> ConsumerInfo:
         """The state of a consumer. Raises ConsumerNotFoundError, StreamNotFoundError."""
-        return ConsumerInfo.from_wire(self._client.request("CONSUMER", "INFO", *_names(stream, name)))
+        tokens = _names(stream, name)
+        return ConsumerInfo.from_wire(self._client.request("CONSUMER", "INFO", *tokens, timeout=timeout))
 
     def delete(self, stream: str, name: str, *, timeout: float | None = None) -> None:
         """Delete a consumer. Raises ConsumerNotFoundError when there is none of that name."""
@@ -79,6 +74,16 @@ class ConsumerApi:
         """Have the consumer deliver nothing until `until`; None resumes it."""
         body = None if until is None else {"pause_until": TIMESTAMP.encode(TIMESTAMP.coerce(until, "until"))}
         return ConsumerPause.from_wire(self._client.request("CONSUMER", "PAUSE", *_names(stream, name), body=body))
+
+    def reset(self, stream: str, name: str, seq: int, *, timeout: float | None = None) -> ConsumerInfo:
+        """Have the consumer go on at `seq`, as if all before it was acknowledged. Since 2.14.
+
+        Raises TimeoutError when there is no such consumer, or an older server.
+        """
+        answer = self._client.request(
+            "CONSUMER", "RESET", *_names(stream, name), body={"seq": seq}, timeout=timeout
+        )
+        return ConsumerInfo.from_wire(answer)
 
     def unpin(self, stream: str, name: str, group: str) -> None:
         """Unpin the client that is pinned in a priority group; the server then pins another one."""

@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
-from ..errors import JetStreamError
+from ..errors import JetStreamError, did_you_mean
 from .kinds import Kind, Nested, bad_answer, kind_of
 
 __all__ = ["Config", "FieldSpec", "Info", "described", "fields_of", "merged", "wire", "wire_object"]
@@ -53,18 +54,18 @@ class FieldSpec:
     """A row of the table: what the codec knows of one field."""
 
     def __init__(self, cls: type[Any], item: dataclasses.Field[Any]) -> None:
-        self.name = item.name
+        self.name: str = item.name
         self.key: str = item.metadata["key"] or item.name
-        self.kind = kind_of(item.metadata["form"])
+        self.kind: Kind = kind_of(item.metadata["form"])
         self.since: str = item.metadata["since"]
         self.zero_is_default: bool = item.metadata["zero_is_default"]
-        self.where = f"{cls.__name__}.{item.name}"
+        self.where: str = f"{cls.__name__}.{item.name}"
         # The JSON type of values that need no decoding; None when all do.
-        self.plain = self.kind.json_type if type(self.kind).decode is Kind.decode else None
-        self.is_object = isinstance(self.kind, Nested)
+        self.plain: type | None = self.kind.json_type if type(self.kind).decode is Kind.decode else None
+        self.is_object: bool = isinstance(self.kind, Nested)
         # Whether a wire form that is more precise than the Python form is kept, to be sent back.
-        self.keeps_exact = self.kind.lossy and issubclass(cls, Config)
-        self.default = _default_of(item)  # None when the field is required
+        self.keeps_exact: bool = self.kind.lossy and issubclass(cls, Config)
+        self.default: Callable[[], Any] | None = _default_of(item)  # None when the field is required
 
 
 class _Table:
@@ -109,6 +110,24 @@ def _default_of(item: dataclasses.Field[Any]) -> Callable[[], Any] | None:
 class _Deferring:
     # Not a field of the table: the JSON of nested objects that from_wire() has not decoded yet, by field name.
     __slots__ = ("_deferred",)
+    _deferred: dict[str, Any]
+
+
+class _LazySignature:
+    """What inspect.signature() and help() show of a class: its fields. Made when it is asked for."""
+
+    def __get__(self, instance: object, cls: type[Any]) -> inspect.Signature:
+        if instance is not None:
+            raise AttributeError("__signature__")  # the objects are not callable
+        shown = [item for item in dataclasses.fields(cls) if not item.name.startswith("_")]
+        return inspect.Signature([_parameter(item) for item in sorted(shown, key=lambda item: bool(item.kw_only))])
+
+
+def _parameter(item: dataclasses.Field[Any]) -> inspect.Parameter:
+    kind = inspect.Parameter.KEYWORD_ONLY if item.kw_only else inspect.Parameter.POSITIONAL_OR_KEYWORD
+    make = _default_of(item)
+    default = inspect.Parameter.empty if make is None else make()
+    return inspect.Parameter(item.name, kind, default=default, annotation=item.type)
 
 
 @wire_object
@@ -122,6 +141,7 @@ class _WireObject(_Deferring):
     """Fields that the server sent and this version does not know, by JSON name; sent back unchanged."""
 
     if not TYPE_CHECKING:  # type checkers derive the signature from the fields
+        __signature__ = _LazySignature()
 
         def __init__(self, *values: Any, **fields: Any) -> None:
             table, name_of_class = _tables[type(self)], type(self).__name__
@@ -139,18 +159,20 @@ class _WireObject(_Deferring):
                 else:
                     raise TypeError(f"{name_of_class}() missing a required argument: {name!r}")
             if fields:
-                raise TypeError(f"{name_of_class}() got an unexpected keyword argument {next(iter(fields))!r}")
+                unknown = next(iter(fields))
+                hint = did_you_mean(unknown, table.defaults)
+                raise TypeError(f"{name_of_class}() got an unexpected keyword argument {unknown!r}{hint}")
 
     def __eq__(self, other: object) -> bool:
         if type(other) is not type(self):
             return NotImplemented
         return all(getattr(self, name) == getattr(other, name) for name in _tables[type(self)].compared)
 
-    __hash__ = None  # type: ignore[assignment]  # the objects are mutable
+    __hash__: ClassVar[None] = None  # type: ignore[assignment]  # the objects are mutable
 
     @classmethod
     def from_wire(cls: type[_Object], wire: dict[str, Any]) -> _Object:
-        """The object of a server's JSON. Raises JetStreamError when a value is missing or has the wrong type."""
+        """The object of the JSON `wire`. Raises JetStreamError when a value is missing or of a wrong type."""
         if not isinstance(wire, dict):
             raise bad_answer(cls.__name__, "an object", wire)
         table = _tables[cls]
@@ -170,7 +192,7 @@ class _WireObject(_Deferring):
             elif value is not None:
                 decoded = values[spec.name] = spec.kind.decode(value, spec.where)
                 if spec.keeps_exact and decoded is not None and not spec.kind.is_exact(value, decoded):
-                    values.setdefault("exact_wire", {})[spec.name] = value
+                    values.setdefault("_exact_wire", {})[spec.name] = value
         for name in deferred:
             values.pop(name, None)  # no default: __getattr__ is called only for a slot that is not set
         for name, default in table.others.items():
@@ -208,9 +230,15 @@ class _WireObject(_Deferring):
 
     def __repr__(self) -> str:
         names = [spec.name for spec in fields_of(type(self))] + ["unknown_fields"]
-        shown = ((name, getattr(self, name, None)) for name in names)  # None where __init__ raised before
+        shown = ((name, self._shown(name)) for name in names)
         listed = ", ".join(f"{name}={value!r}" for name, value in shown if value not in (None, [], {}))
         return f"{type(self).__name__}({listed})"
+
+    def _shown(self, name: str) -> Any:
+        try:
+            return getattr(self, name, None)  # None where __init__ raised before
+        except JetStreamError:
+            return self._deferred[name]  # cannot be decoded: as the server sent it
 
     # Copying and unpickling do not check values: what a server sent need not pass the checks of user input.
     def __reduce__(self) -> tuple[Any, ...]:
@@ -242,7 +270,7 @@ class Config(_WireObject):
     and dicts may have been changed in place.
     """
 
-    exact_wire: dict[str, Any] = field(default_factory=dict, kw_only=True, repr=False, compare=False)
+    _exact_wire: dict[str, Any] = field(default_factory=dict, kw_only=True, repr=False, compare=False)
     """The wire form of times and durations that are more precise than in Python; sent back while unchanged."""
 
     def validate(self) -> None:
@@ -253,7 +281,7 @@ class Config(_WireObject):
         value = _checked(spec, getattr(self, spec.name))
         if value is None:
             return None
-        exact = self.exact_wire.get(spec.name)
+        exact = self._exact_wire.get(spec.name)
         if exact is not None and spec.kind.decode(exact, spec.where) == value:
             return copy.copy(exact)
         return spec.kind.encode(value)

@@ -9,8 +9,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from datetime import datetime
+from typing import Any
 
 from ..errors import APIError
+from ..net.message import decode_json, excerpt
 from ..protocol.headers import Headers
 from .config import ConsumerConfig, ExternalStream, Placement, RetentionPolicy, StreamConfig, SubjectTransform
 from .fields import Info, described, wire, wire_object
@@ -51,6 +53,13 @@ class RawStreamMsg(Info):
     """The headers; None if it has none."""
     time: datetime | None = wire(datetime)
     """When it was stored."""
+
+    def json(self) -> Any:
+        """The payload decoded as JSON. Raises ValueError that names subject and sequence when it is no JSON."""
+        return decode_json(self.data, lambda: f"on {self.subject!r} (sequence {self.seq})")
+
+    def __repr__(self) -> str:
+        return f"<RawStreamMsg subject={self.subject!r} seq={self.seq} time={self.time} data={excerpt(self.data)}>"
 
 
 @wire_object

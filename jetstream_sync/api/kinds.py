@@ -135,14 +135,14 @@ class Choice(Kind):
     expected = "a string"
 
     def __init__(self, enum: type[WireEnum]) -> None:
-        self._enum = enum
+        self.enum: type[WireEnum] = enum
         self._members = {member.value: member for member in enum}
 
     def coerce(self, value: Any, where: str) -> Any:
-        if isinstance(value, (self._enum, UnknownChoice)):
+        if isinstance(value, (self.enum, UnknownChoice)):
             return value
         if isinstance(value, Enum) or not isinstance(value, str):
-            raise TypeError(f"{where} must be {self._enum.__name__} or a string, not {type(value).__name__}")
+            raise TypeError(f"{where} must be {self.enum.__name__} or a string, not {type(value).__name__}")
         if value not in self._members:
             raise ValueError(f"{where} cannot be {value!r}; valid are {', '.join(map(repr, self._members))}")
         return self._members[value]
@@ -268,29 +268,29 @@ class Nested(Kind):
     expected = "an object"
 
     def __init__(self, cls: type[Any]) -> None:
-        self._cls = cls
+        self.cls: type[Any] = cls
 
     def coerce(self, value: Any, where: str) -> Any:
-        if isinstance(value, self._cls):
+        if isinstance(value, self.cls):
             return value
         if isinstance(value, Mapping):
-            return self._cls(**value)
-        name = self._cls.__name__
+            return self.cls(**value)
+        name = self.cls.__name__
         raise TypeError(f"{where} must be {name} or a dict of its fields, not {type(value).__name__}")
 
     def encode(self, value: Any) -> Any:
         return value.to_wire()
 
     def decode(self, value: Any, where: str) -> Any:
-        return self._cls.from_wire(super().decode(value, where))
+        return self.cls.from_wire(super().decode(value, where))
 
 
 class _Items(Kind):
     """A list or dict whose items are all of one kind."""
 
     def __init__(self, item: Kind) -> None:
-        self._item = item
-        self.lossy = item.lossy
+        self.item: Kind = item
+        self.lossy: bool = item.lossy
 
 
 class ListOf(_Items):
@@ -302,13 +302,13 @@ class ListOf(_Items):
             raise TypeError(f"{where} must be a list, not a single {type(value).__name__}: write [{value!r}]")
         if isinstance(value, Mapping) or not isinstance(value, Iterable):
             raise TypeError(f"{where} must be a list, not {type(value).__name__}")
-        return [self._item.coerce(item, f"{where}[{index}]") for index, item in enumerate(value)]
+        return [self.item.coerce(item, f"{where}[{index}]") for index, item in enumerate(value)]
 
     def encode(self, value: Any) -> Any:
-        return [self._item.encode(item) for item in value]
+        return [self.item.encode(item) for item in value]
 
     def decode(self, value: Any, where: str) -> Any:
-        decode = self._item.decode
+        decode = self.item.decode
         return [decode(item, where) for item in super().decode(value, where)]
 
 
@@ -322,15 +322,15 @@ class MapOf(_Items):
         if not isinstance(value, Mapping):
             raise TypeError(f"{where} must be a dict, not {type(value).__name__}")
         return {
-            TEXT.coerce(key, f"a key of {where}"): self._item.coerce(item, f"{where}[{key!r}]")
+            TEXT.coerce(key, f"a key of {where}"): self.item.coerce(item, f"{where}[{key!r}]")
             for key, item in value.items()
         }
 
     def encode(self, value: Any) -> Any:
-        return {key: self._item.encode(item) for key, item in value.items()}
+        return {key: self.item.encode(item) for key, item in value.items()}
 
     def decode(self, value: Any, where: str) -> Any:
-        decode = self._item.decode
+        decode = self.item.decode
         return {key: decode(item, where) for key, item in super().decode(value, where).items()}
 
 

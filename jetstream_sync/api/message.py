@@ -5,14 +5,15 @@ ADR-15: after a terminal ack (ack, nak, term) every later one is ignored; with a
 
 from __future__ import annotations
 
-from collections.abc import Sized
+from collections.abc import Iterable, Sized
 from datetime import datetime, timedelta, timezone
 from typing import NamedTuple, Protocol
 
 from .._deadline import seconds
+from .._log import MessageFacts
 from ..errors import ForkError, NatsError, NoRespondersError, NotJSMessageError
 from ..net.link import Link
-from ..net.message import Message
+from ..net.message import Message, excerpt
 from ..protocol.headers import is_no_responders
 from ..protocol.parser import RawMessage
 from .kinds import nanoseconds
@@ -31,19 +32,28 @@ class SequencePair(NamedTuple):
     """A message's sequence in its stream and in its consumer."""
 
     stream: int
+    """The message's sequence in its stream: it identifies the message."""
     consumer: int
+    """Its sequence in its consumer, which counts deliveries."""
 
 
 class Metadata(NamedTuple):
     """What JetStream says of a delivered message."""
 
     stream: str
+    """The stream's name."""
     consumer: str
+    """The consumer's name."""
     domain: str
+    """The JetStream domain, empty if there is none."""
     sequence: SequencePair
+    """The message's sequences in its stream and in its consumer."""
     num_delivered: int
+    """How often the message has been delivered: 1 for the first time."""
     num_pending: int
+    """How many messages for this consumer were waiting behind it in the stream."""
     timestamp_ns: int
+    """When the message was stored, in nanoseconds since 1970."""
 
     @property
     def timestamp(self) -> datetime:
@@ -96,7 +106,8 @@ _SINGLE = SingleSource()
 class JetStreamMessage(Message):
     """A message of a consumer. Acknowledge it with ack(), nak(), term(); in_progress() asks for more time.
 
-    Acks never wait and raise only when they cannot be sent; ack_sync() waits for the server's confirmation.
+    Acks never wait and raise only when they cannot be sent; ack_sync(), nak_sync() and term_sync() wait for the
+    server's confirmation.
     A message may be acknowledged from any thread.
     """
 
@@ -107,6 +118,11 @@ class JetStreamMessage(Message):
         self._link = link
         self._source = source
         self._done = False
+
+    @property
+    def sid(self) -> int:
+        """The number of the subscription that it came on; 0 where that was for this one message, or is unknown."""
+        return int(getattr(self._source, "sid", b"") or 0)
 
     @property
     def metadata(self) -> Metadata:
@@ -136,12 +152,11 @@ class JetStreamMessage(Message):
 
     def nak(self, delay: float | timedelta | None = None) -> None:
         """Not processed: deliver again, at once or after `delay` seconds."""
-        wait = seconds(delay, "delay")
-        self._send_terminal(NAK if wait is None else NAK + b' {"delay":%d}' % nanoseconds(wait))
+        self._send_terminal(_nak(delay))
 
     def term(self, reason: str | None = None) -> None:
         """Never deliver again, though it was not processed; `reason` goes into the server's advisory."""
-        self._send_terminal(TERM if not reason else TERM + b" " + _checked_reason(reason))
+        self._send_terminal(_term(reason))
 
     def in_progress(self) -> None:
         """Still at work: start the consumer's ack_wait anew."""
@@ -149,19 +164,57 @@ class JetStreamMessage(Message):
             self._send(IN_PROGRESS)
 
     def ack_sync(self, timeout: float | timedelta = 5.0) -> None:
-        """ack(), and wait until the server has confirmed it.
+        """ack(), and wait up to `timeout` seconds until the server has confirmed it.
 
-        Raises TimeoutError when it does not, NoRespondersError when the consumer is gone.
+        Raises TimeoutError when it does not: the ack may have been taken, and the call may be repeated. Raises
+        NoRespondersError when the consumer is gone.
         """
+        self._confirm(ACK, timeout)
+
+    def nak_sync(self, delay: float | timedelta | None = None, timeout: float | timedelta = 5.0) -> None:
+        """nak(), and wait up to `timeout` seconds until the server has confirmed it.
+
+        Without `delay` the message is there for the next pull when this returns; with it, after `delay` seconds.
+        Raises like ack_sync().
+        """
+        self._confirm(_nak(delay), timeout)
+
+    def term_sync(self, reason: str | None = None, timeout: float | timedelta = 5.0) -> None:
+        """term(), and wait up to `timeout` seconds until the server has confirmed it.
+
+        `reason` goes into the server's advisory. Raises like ack_sync().
+        """
+        self._confirm(_term(reason), timeout)
+
+    def _confirm(self, body: bytes, timeout: float | timedelta) -> None:
+        """Send a terminal acknowledgement as a request. It counts as sent when the server has confirmed it."""
         link, reply = self._where()
         if self._done or not self._source.acks:
             return
-        raw = link.request(reply, ACK, seconds(timeout))
+        raw = link.request(reply, body, seconds(timeout))
         if is_no_responders(raw[2]):
             raise NoRespondersError(reply.decode("utf-8", "replace"))
         if raw[3]:
             raise NatsError(f"the server did not take the ack: {raw[3][:256].decode('utf-8', 'replace')}")
         self._done = True
+
+    def _origin(self) -> str:
+        try:
+            of = self.metadata
+        except NotJSMessageError:
+            return super()._origin()
+        return f"on {self.subject!r} (stream {of.stream!r}, sequence {of.sequence.stream})"
+
+    def __repr__(self) -> str:
+        try:
+            of = self.metadata
+        except NotJSMessageError:
+            return super().__repr__()
+        acked = " acked" if self._done else ""
+        return (
+            f"<JetStreamMessage subject={self.subject!r} stream={of.stream!r} seq={of.sequence.stream} "
+            f"deliveries={of.num_delivered}{acked} data={excerpt(self.data)}>"
+        )
 
     def _send_terminal(self, body: bytes) -> None:
         if not self._done:
@@ -184,6 +237,51 @@ class JetStreamMessage(Message):
         if link.forked:
             raise ForkError()
         return link, reply
+
+
+def facts_of(message: JetStreamMessage) -> MessageFacts:
+    """What the log says of a message."""
+    try:
+        metadata = message.metadata
+    except NotJSMessageError:
+        return MessageFacts(stream=None, consumer=None, subject=message.subject, sequence=None)
+    return MessageFacts(
+        stream=metadata.stream,
+        consumer=metadata.consumer,
+        subject=message.subject,
+        sequence=metadata.sequence.stream,
+    )
+
+
+def acks_for(raws: Iterable[RawMessage], body: bytes) -> list[bytes]:
+    """The frames that tell the server `body` (NAK, IN_PROGRESS) of messages as they came. Statuses have none."""
+    tail = b" %d\r\n%b\r\n" % (len(body), body)
+    replies = [raw[1] for raw in raws]
+    return [b"PUB " + reply + tail for reply in replies if reply is not None and reply[:8] == ACK_PREFIX]
+
+
+def naks_for(raws: Iterable[RawMessage]) -> list[bytes]:
+    """The frames that hand messages back: they are delivered again at once."""
+    return acks_for(raws, NAK)
+
+
+def progress_for(raws: Iterable[RawMessage]) -> list[bytes]:
+    """The frames that ask for more time for messages."""
+    return acks_for(raws, IN_PROGRESS)
+
+
+def raws_of(messages: Iterable[JetStreamMessage]) -> list[RawMessage]:
+    """Messages as they came."""
+    return [message._raw for message in messages]
+
+
+def _nak(delay: float | timedelta | None) -> bytes:
+    wait = seconds(delay, "delay")
+    return NAK if wait is None else NAK + b' {"delay":%d}' % nanoseconds(wait)
+
+
+def _term(reason: str | None) -> bytes:
+    return TERM if not reason else TERM + b" " + _checked_reason(reason)
 
 
 def _checked_reason(reason: str) -> bytes:

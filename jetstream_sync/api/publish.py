@@ -10,22 +10,18 @@ from datetime import timedelta
 from typing import Any
 
 from .._deadline import seconds
-from ..errors import APIError, ConnectionLostError, NatsError, NoStreamResponseError, TimeoutError
+from ..errors import ConnectionLostError, NatsError, NoStreamResponseError, TimeoutError
 from ..net.link import Link
 from ..protocol.headers import Headers, encode_headers, is_no_responders
 from ..protocol.subjects import subscribe_subject, valid_name
 from .client import raise_error_of
 from .info import PubAck
 from .kinds import at_least, bad_answer
+from .publish_retry import judge, meaning_of, try_seconds
 
 Duration = float | timedelta
 
 MSG_ID = "Nats-Msg-Id"
-# However many tries there are to be: a reply under load may well take some hundred milliseconds.
-MIN_TRY_SECONDS = 1.0
-# Error codes that say that nothing was stored and that trying again helps: no leader at the moment (10008, 10009),
-# stream offline (10118), other messages for the same subject on their way (10163).
-_REFUSED_FOR_NOW = frozenset({10008, 10009, 10118, 10163})
 
 
 def publish_block(
@@ -62,7 +58,7 @@ def publish_block(
         return (encode_headers(own) if own else None), msg_id is not None
     merged = Headers(headers)
     merged.update(own)
-    return encode_headers(merged), bool(merged.get(MSG_ID))
+    return encode_headers(merged), bool(merged.get(MSG_ID, "").strip(" \t"))
 
 
 def _not_empty(name: str, value: str) -> str:
@@ -70,6 +66,9 @@ def _not_empty(name: str, value: str) -> str:
         raise TypeError(f"{name} must be a str, not {type(value).__name__}")
     if not value:
         raise ValueError(f"{name} must not be empty")
+    if value.strip(" \t") != value:
+        # Receivers strip header values: two ids would become one, or none would be left.
+        raise ValueError(f"{name} must not start or end with a blank")
     return value
 
 
@@ -101,7 +100,9 @@ def parse_pub_ack(body: bytes, block: bytes | None, subject: bytes) -> PubAck:
         stream, seq = answer.get("stream"), answer.get("seq")
     except (ValueError, AttributeError, RecursionError):
         raise bad_answer("PubAck", "a JSON object", body[:64]) from None
-    raise_error_of(answer)
+    raise_error_of(
+        answer, stream=stream if isinstance(stream, str) else "", subject=subject.decode("utf-8", "replace")
+    )
     if not stream or not isinstance(seq, int):
         raise bad_answer("PubAck", "stream and seq", body[:64])
     return PubAck.from_wire(answer)
@@ -122,32 +123,33 @@ def publish_and_wait(
     left = seconds(timeout) or 0.0
     pause = seconds(retry_wait, "retry_wait") or 0.0
     ends_at = time.monotonic() + left
-    tries_left = at_least("retry_attempts", retry_attempts, 0)
+    retries = at_least("retry_attempts", retry_attempts, 0)
+    maybe_stored = False
     while True:
-        wait = _share(left, tries_left) if has_msg_id else left
         try:
-            raw = link.request(subject, payload, wait, block)
+            raw = link.request(subject, payload, try_seconds(left, retries) if has_msg_id else left, block)
             return parse_pub_ack(raw[3], raw[2], subject)
         except NatsError as error:
             left = ends_at - time.monotonic()
-            if not tries_left or left <= pause or not _may_try_again(error, has_msg_id):
+            verdict = judge(
+                meaning_of(error),
+                has_msg_id=has_msg_id,
+                retries=retries,
+                retry_wait=pause,
+                maybe_stored=maybe_stored,
+                left=left,
+            )
+            if verdict.pause is None:
+                if verdict.maybe_stored and not isinstance(error, ConnectionLostError):
+                    raise unknown_fate(subject) from error
                 raise
-        time.sleep(pause)
-        left -= pause
-        tries_left -= 1
+        retries, maybe_stored = verdict.retries, verdict.maybe_stored
+        time.sleep(verdict.pause)
+        left -= verdict.pause
 
 
-def _share(left: float, tries_left: int) -> float:
-    """How long one try with a message id waits: an answer that was lost in a crash never comes.
-
-    A message without id must not be sent twice, so that its one try has all the time.
-    """
-    return min(left, max(left / (tries_left + 1), MIN_TRY_SECONDS))
-
-
-def _may_try_again(error: NatsError, has_msg_id: bool) -> bool:
-    if isinstance(error, APIError):
-        return error.err_code in _REFUSED_FOR_NOW
-    if isinstance(error, (TimeoutError, ConnectionLostError)):
-        return has_msg_id  # it may be stored: only with an id can the stream tell that it is the same message
-    return isinstance(error, NoStreamResponseError)
+def unknown_fate(subject: bytes) -> TimeoutError:
+    """The error of a publish that was sent, when no answer in time said what became of it."""
+    error = TimeoutError(f"no ack of {subject.decode('utf-8', 'replace')!r} came in time: it may be stored")
+    error.sent = True
+    return error

@@ -6,20 +6,20 @@ request per page. All raise what `ApiClient.request` raises, and BadSubjectError
 
 from __future__ import annotations
 
+import builtins
 from collections.abc import Iterator
 from typing import Any
 
 from ..errors import JetStreamError, MessageNotFoundError, StreamNotFoundError, api_error
-from ..protocol.headers import VERSION_LINE, Headers, header_value, status_of
+from ..protocol.headers import Headers, status_of
 from ..protocol.parser import RawMessage
 from ..protocol.subjects import subscribe_subject, valid_name
 from .client import ApiClient
 from .config import StreamConfig
+from .direct import direct_reply
 from .info import RawStreamMsg, StreamInfo
 from .kinds import at_least, parse_time
-
-# The first of the headers that Direct Get adds after the message's own headers.
-_DIRECT_HEADERS = b"\r\nNats-Stream: "
+from .tail import last_messages
 
 
 class StreamApi:
@@ -115,6 +115,22 @@ class StreamApi:
             return self._direct_get(stream, body)
         return self._leader_get(stream, body)
 
+    def tail(self, name: str, count: int, subject: str | None) -> builtins.list[RawStreamMsg]:
+        """The last messages; see `Stream.tail`."""
+        at_least("n", count, 0)
+        wanted = _subject(subject) or ">"
+        stream = valid_name("stream", name)
+        state = self.info(stream).state
+
+        def first_at(seq: int) -> RawStreamMsg | None:
+            # From the leader: a replica that serves Direct Get may not have the newest messages yet.
+            try:
+                return self._leader_get(stream, {"seq": seq, "next_by_subj": wanted})
+            except MessageNotFoundError:
+                return None
+
+        return last_messages(first_at, state.first_seq, state.last_seq, count)
+
     def _leader_get(self, stream: str, body: dict[str, Any]) -> RawStreamMsg:
         answer = self._client.request("STREAM", "MSG", "GET", stream, body=body)
         return RawStreamMsg.from_wire(answer.get("message"))  # type: ignore[arg-type]  # which checks it
@@ -133,10 +149,10 @@ class StreamApi:
         if status is None:
             raise JetStreamError("the server's Direct Get reply cannot be read: subject or sequence is missing")
         if status.code == 404:
-            raise MessageNotFoundError(404, 10037, status.description or "no message found")
+            raise MessageNotFoundError(404, 10037, status.description or "no message found", stream=stream)
         if status.code == 503:
             return self._leader_get(stream, body)  # no replica serves Direct Get at the moment
-        raise api_error(status.code, 0, status.description)
+        raise api_error(status.code, 0, status.description, stream=stream)
 
 
 def _get_body(seq: int | None, last_by_subject: str | None, next_by_subject: str | None) -> dict[str, Any]:
@@ -162,23 +178,14 @@ def _subject(subject: str | None) -> str | None:
 
 
 def _direct_message(raw: RawMessage) -> RawStreamMsg | None:
-    """The message in a Direct Get reply; None when the reply is a status.
-
-    The headers that the server added come last, and only they count. The message's own headers may have the same
-    names, as those of a republished message do, and its version line may look like a status.
-    """
-    block = raw[2] or b""
-    start = block.rfind(_DIRECT_HEADERS)
-    added = block[start:]
-    subject, sequence = header_value(added, b"Nats-Subject"), header_value(added, b"Nats-Sequence")
-    if start < 0 or subject is None or sequence is None or not sequence.isdigit():
+    """The message in a Direct Get reply; None when the reply is a status."""
+    reply = direct_reply(raw[2])
+    if reply is None:
         return None
-    stored = header_value(added, b"Nats-Time-Stamp")
-    own = block[:start] + b"\r\n"
     return RawStreamMsg(
-        subject=subject.decode("utf-8", "surrogateescape"),
-        seq=int(sequence),
+        subject=reply.subject.decode("utf-8", "surrogateescape"),
+        seq=reply.seq,
         data=raw[3],
-        headers=None if own == VERSION_LINE else Headers.from_wire(own + b"\r\n"),
-        time=None if stored is None else parse_time(stored.decode("ascii", "replace")),
+        headers=None if reply.own is None else Headers.from_wire(reply.own),
+        time=None if reply.time is None else parse_time(reply.time),
     )

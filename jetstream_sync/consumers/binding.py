@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from .._deadline import seconds
 from ..api.client import ApiClient
-from ..api.config import AckPolicy, ConsumerConfig, differences
+from ..api.config import AckPolicy, ConsumerConfig, ConsumerConfigLike, differences
 from ..api.consumer_api import ConsumerApi
 from ..api.fields import merged
 from ..api.info import ConsumerInfo
@@ -33,8 +33,6 @@ from ..errors import (
 from ..protocol.subjects import publish_subject, queue_name, subscribe_subject, valid_name
 from .ordered_push import OrderedPushInbound, ordered_template
 from .push import Callback, PendingLimits, PushInbound, PushSubscription, acking
-
-ConsumerFields = ConsumerConfig | Mapping[str, Any] | None
 
 
 class SubscribeRequest(NamedTuple):
@@ -56,7 +54,7 @@ class SubscribeRequest(NamedTuple):
         stream: str | None,
         bind: str | None,
         durable: str | None,
-        config: ConsumerFields,
+        config: ConsumerConfigLike,
         fields: Mapping[str, Any],
         queue: str | None = None,
         pull: bool = False,
@@ -236,7 +234,7 @@ def subscribe(
     durable: str | None,
     stream: str | None,
     consumer: str | None,
-    config: ConsumerFields,
+    config: ConsumerConfigLike,
     fields: Mapping[str, Any],
     manual_ack: bool,
     ordered_consumer: bool,
@@ -276,19 +274,20 @@ def subscribe(
             client.link.move(inbound, publish_subject(found.info.config.deliver_subject or ""))
         inbound.attach(found.info, created=found.created)
 
-    return _subscribed(inbound, bind, cb if cb is None or manual_ack else acking(cb))
+    return _subscribed(inbound, bind, cb if cb is None or manual_ack else acking(cb, inbound))
 
 
 def _subscribed(inbound: PushInbound, bind: Callable[[], None], callback: Callback | None) -> PushSubscription:
     """Subscribe, bind the consumer, start the callback thread. Leaves nothing behind when it fails."""
     link = inbound.link
+    subscription = PushSubscription(inbound)
     try:
         link.open(inbound)
         link.outbox.flush()
         bind()
         if callback is not None:
             inbound.start_callback(callback)
-        return PushSubscription(inbound)
+        return subscription
     except BaseException:  # also of a signal handler: the caller does not get to hold it
         inbound.end(SubscriptionClosedError("the subscription could not be made"), discard=True)
         try:

@@ -5,8 +5,8 @@ js-consume-<n>   max_workers of them, started by start_consume(). A single one i
                  its message as processed. Blocks in the mailbox, in the turn lock and in user code. Ends when the
                  feed has ended and nothing is left to take: ending closes the mailbox, which wakes the one that
                  waits there, which releases the turn.
-js-progress-<n>  with auto_progress only: tells the server that callbacks are still at work. Sleeps on its Wakeup
-                 for part of ack_wait at a time. Ends after the last worker.
+js-refill-<n>    of the feed: with auto_progress it is told what callbacks hold, and asks the server for more time
+                 for it. It goes on until the last callback has returned.
 
 `_turn` is held by the worker that takes a message, also while it waits for one; `_counting` for a few
 instructions, by a worker that counts. Only workers take them, and signal handlers never run in workers.
@@ -22,17 +22,15 @@ from datetime import timedelta
 from typing import Any
 
 from .._deadline import Deadline
-from .._threads import Wakeup, join, join_quietly, spawn
+from .._threads import join, join_quietly, spawn
 from ..api.message import JetStreamMessage
-from ..errors import NatsError, SubscriptionClosedError, TimeoutError
-from .pull import ArrivedStatus
+from ..errors import ConnectionClosedError, NatsError, SubscriptionClosedError, TimeoutError
+from .progress import Progress
 from .pull_options import message_size
 from .take import Endless, loop, take_raw
 
 # Leaving the `with` block waits this long for callbacks in progress.
 STOP_SECONDS = 5.0
-# in_progress is sent this many times per ack_wait, so one may be late.
-PROGRESS_PER_ACK_WAIT = 3
 
 Callback = Callable[[JetStreamMessage], Any]
 
@@ -41,11 +39,23 @@ class ConsumeContext:
     """A consume in progress. stop() and drain() may be called from anywhere: the callback, other threads, signal
     handlers. As a context manager it stops when the block is left."""
 
+    __slots__ = (
+        "__weakref__",
+        "_callback",
+        "_counting",
+        "_feed",
+        "_max_workers",
+        "_running",
+        "_turn",
+        "_workers",
+    )
+
     def __init__(self, feed: Endless, callback: Callback, max_workers: int, auto_progress: bool) -> None:
         """Starts nothing: start_consume() does, because a signal handler may raise right behind a constructor."""
+        if auto_progress:
+            feed.track_progress()
         self._feed = feed
-        self._progress = _Progress(feed, callback) if auto_progress and feed.source.acks else None
-        self._callback = callback if self._progress is None else self._progress.handle
+        self._callback = callback if feed.progress is None else _holding(callback, feed.progress)
         self._turn = allocate_lock()
         self._counting = allocate_lock()
         self._running = self._max_workers = max_workers
@@ -63,13 +73,27 @@ class ConsumeContext:
         return None if isinstance(reason, SubscriptionClosedError) else reason
 
     def stop(self) -> None:
-        """End at once: what is buffered is dropped, and delivered again later; callbacks in progress end by
-        themselves. Idempotent, waits for nothing: wait() waits."""
+        """End at once. What is buffered and was given to no callback is nak'ed, so that another client of the
+        consumer gets it at once; callbacks in progress end by themselves.
+
+        Idempotent, waits for nothing: wait() waits. Without a connection the server delivers again what is not
+        acknowledged, after ack_wait.
+        """
         self._feed.stop(SubscriptionClosedError("the consume was stopped"))
 
-    def drain(self) -> None:
-        """End after what is buffered: no new pull, interest removed. Idempotent, never blocks: wait() waits."""
-        self._feed.drain(SubscriptionClosedError("the consume was drained"))
+    def drain(self, buffered: str = "process") -> None:
+        """End after what is buffered: no new pull, interest removed. Idempotent, never blocks: wait() waits.
+
+        With `buffered="nak"` only what callbacks hold is finished; what is buffered is handed back to the server,
+        as stop() does.
+        """
+        self._feed.drain(SubscriptionClosedError("the consume was drained"), buffered)
+
+    def stop_progress(self, msg: JetStreamMessage) -> None:
+        """With `auto_progress`: ask the server for no more time for `msg`, so that it is delivered again when its
+        ack_wait runs out. For a message that no callback holds: nothing. Any thread, never blocks."""
+        if self._feed.progress is not None:
+            self._feed.progress.release(msg)
 
     def wait(self, timeout: float | timedelta | None = None) -> bool:
         """Block until it has ended and the last callback has returned; False when `timeout` ran out.
@@ -87,6 +111,10 @@ class ConsumeContext:
         if error is not None:
             raise error.with_traceback(None) from error.__cause__
         return True
+
+    def __repr__(self) -> str:
+        feed = self._feed
+        return f"<ConsumeContext of {feed.title}: {feed.state} workers={self._running} buffered={len(feed.items)}>"
 
     def __enter__(self) -> ConsumeContext:
         return self
@@ -107,8 +135,6 @@ class ConsumeContext:
         try:
             feed.start()
             feed.link.add_drain_step(self._drain_step)  # before the workers, the last of which removes it
-            if self._progress is not None:
-                spawn(f"progress-{feed.number}", self._progress.run)
             for _ in range(self._max_workers):
                 self._workers.append(spawn(f"consume-{feed.number}", self._run))
         except BaseException:  # no thread to be had, or a signal handler raised: no code gets to hold the context
@@ -118,8 +144,6 @@ class ConsumeContext:
 
     def _finish(self) -> None:
         self._feed.link.remove_drain_step(self._drain_step)
-        if self._progress is not None:
-            self._progress.closed.set()
 
     def _run(self) -> None:
         try:
@@ -132,8 +156,17 @@ class ConsumeContext:
         finally:
             with self._counting:
                 self._running -= 1
+                last = not self._running
+            if last:
+                self._report_end()
             if self.closed:  # two of them may see it: that does no harm
                 self._finish()
+
+    def _report_end(self) -> None:
+        """A consume that ends because its consumer is gone says so, though no thread may be in wait()."""
+        reason = self._feed.ended
+        if reason is not None and not isinstance(reason, (SubscriptionClosedError, ConnectionClosedError)):
+            self._feed.report(reason)
 
     def _drain_step(self, deadline: Deadline) -> None:
         """The connection drains: what is buffered is handled while it can still be acknowledged."""
@@ -149,19 +182,21 @@ class ConsumeContext:
             try:
                 self._callback(message)
             except BaseException as error:  # noqa: BLE001 - user code may raise anything; the thread goes on
-                self._feed.report(error)  # the message stays unacknowledged and comes again
+                self._feed.callback_raised(error, message)  # the message stays unacknowledged and comes again
 
     def _run_in_turns(self) -> None:
         feed, forever = self._feed, Deadline(None)
         while True:
             with self._turn:
                 raw = take_raw(feed, forever, processed=False)
+            message = JetStreamMessage(raw, feed.link, feed.source)
+            began = time.monotonic()
             try:
-                self._callback(JetStreamMessage(raw, feed.link, feed.source))
+                self._callback(message)
             except BaseException as error:  # noqa: BLE001 - as above
-                feed.report(error)
+                feed.callback_raised(error, message)
             with self._counting:
-                feed.processed(1, message_size(raw) if feed.sized else 0)
+                feed.processed(1, message_size(raw) if feed.sized else 0, time.monotonic() - began)
 
 
 def start_consume(feed: Endless, callback: Callback, max_workers: int, auto_progress: bool) -> ConsumeContext:
@@ -171,42 +206,14 @@ def start_consume(feed: Endless, callback: Callback, max_workers: int, auto_prog
     return context
 
 
-class _Progress:
-    """Sends in_progress for messages whose callback takes long, before their ack_wait runs out.
+def _holding(callback: Callback, progress: Progress) -> Callback:
+    """`callback`, while `progress` is told what it holds."""
 
-    And for those that wait behind it in the buffer: their ack_wait runs as well.
-    """
-
-    def __init__(self, feed: Endless, callback: Callback) -> None:
-        self._feed = feed
-        self._callback = callback
-        self._period = feed.ack_wait / PROGRESS_PER_ACK_WAIT
-        self._at_work: dict[int, tuple[JetStreamMessage, float]] = {}  # single operations, which are atomic
-        self.closed = Wakeup()
-
-    def handle(self, message: JetStreamMessage) -> None:
-        """Call back; meanwhile the message is known to be at work."""
+    def handle(message: JetStreamMessage) -> None:
         try:
-            self._at_work[id(message)] = (message, time.monotonic())
-            self._callback(message)
+            progress.hold(message)
+            callback(message)
         finally:
-            self._at_work.pop(id(message), None)
+            progress.release(message)
 
-    def run(self) -> None:
-        while not self.closed.wait(self._period / 2):
-            for message in self._due():
-                try:
-                    message.in_progress()
-                except NatsError as error:
-                    self._feed.report(error)
-                    break  # the connection is gone, and with it the others
-
-    def _due(self) -> list[JetStreamMessage]:
-        """Messages whose callback has run for a while, and with them what waits in the buffer."""
-        since = time.monotonic() - self._period / 2
-        due = [message for message, began in list(self._at_work.values()) if began <= since]
-        if due:
-            link, source = self._feed.link, self._feed.source
-            waiting = self._feed.items.copy()  # one call into C: atomic
-            due += [JetStreamMessage(raw, link, source) for raw in waiting if type(raw) is not ArrivedStatus]
-        return due
+    return handle

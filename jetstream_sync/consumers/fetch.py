@@ -6,13 +6,15 @@ The consuming thread does everything; another one may close a batch, and the gar
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections import deque
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from .._deadline import Deadline
-from .._threads import Mailbox, Slot
+from .._threads import Mailbox, Slot, beside
 from ..api.message import JetStreamMessage, Source
-from ..errors import NatsError, SubscriptionClosedError, TimeoutError
+from ..errors import NatsError, NotConnectedError, SubscriptionClosedError, TimeoutError
+from ..net.link import Link
 from ..protocol.parser import RawMessage
 from .heartbeat import HeartbeatClock
 from .pull import ArrivedStatus, Pull, PullTarget
@@ -29,19 +31,19 @@ class BatchFeed:
 
     def __init__(self, target: PullTarget, options: FetchOptions, deadline: Deadline | None = None) -> None:
         """Sends nothing: start() does. `deadline`: of the client; by default some time after `expires`."""
-        self.link = target.link
+        self.link: Link = target.link
         self.options = options
-        self.sized = options.max_bytes is not None
-        self.inspect = target.inspector(options.priority)
-        self.received = 0
-        self.bytes = 0
-        self.over = False  # nothing more is to be handed out
+        self.sized: bool = options.max_bytes is not None
+        self.inspect: Callable[[RawMessage], bool] | None = target.inspector(options.priority)
+        self.received: int = 0
+        self.bytes: int = 0
+        self.over: bool = False  # nothing more is to be handed out
         box: Mailbox[RawMessage] = Mailbox(before_wait=self.link.outbox.flush)
-        self.items = box.items
+        self.items: deque[RawMessage] = box.items
         self._clock = heartbeat_clock(options)
         # Without heartbeats a pull for one message is answered by one thing, a message or a status: the server
         # ends the interest after it, and no UNSUB has to follow.
-        self.pull = Pull(target, box, limit=1 if options.batch == 1 and self._clock is None else 0)
+        self.pull: Pull = Pull(target, box, limit=1 if options.batch == 1 and self._clock is None else 0)
         self.source: Source = self.pull
         wait = options.expires + client_grace(options.expires) if options.expires_ns else NO_WAIT_SECONDS
         self._deadline = deadline or Deadline(wait)
@@ -55,6 +57,11 @@ class BatchFeed:
             raise
 
     @property
+    def title(self) -> str:
+        """What it takes from, for repr()."""
+        return self.pull.target.title
+
+    @property
     def filled(self) -> bool:
         """Whether everything that was asked for has come: when bytes are used up exactly, no status follows."""
         most = self.options.max_bytes
@@ -64,11 +71,10 @@ class BatchFeed:
         """`timeout` is not looked at: a fetch has a deadline of its own, at which it ends in order."""
         try:
             return self.pull.wait(self._deadline, self._clock)
-        except TimeoutError:
-            self.end()
-        except NatsError:
-            self.end()
-            raise
+        except NatsError as error:
+            self.close()  # what the server sends late is handed back
+            if not isinstance(error, TimeoutError) or isinstance(error, NotConnectedError):
+                raise
         raise SubscriptionClosedError("the fetch has ended")
 
     def on_status(self, status: ArrivedStatus) -> None:
@@ -98,10 +104,10 @@ class BatchFeed:
         self.bytes += size
         if not self.pull.ended:
             self.over = True
-            self.link.soon(self.pull.end)
+            self.link.soon(self._hand_back)
 
     def end(self) -> None:
-        """End the pull at once. Idempotent, never blocks."""
+        """The pull is over: nothing more comes. Idempotent, never blocks."""
         self.over = True
         try:
             self.pull.end()
@@ -109,20 +115,36 @@ class BatchFeed:
             self.pull.end()
             raise
 
+    def close(self) -> None:
+        """Give the pull up: what was not handed out, and what still comes, is handed back. Ends a wait() in
+        another thread. Idempotent, never blocks."""
+        self.over = True
+        try:
+            self._hand_back()
+        except BaseException:  # as above
+            self._hand_back()
+            raise
+
+    def _hand_back(self) -> None:
+        self.pull.hand_back(SubscriptionClosedError("the fetch was closed"))
+
     def __del__(self) -> None:
         # A batch that is not iterated must not go on taking messages from the server.
         pull = getattr(self, "pull", None)
         if pull is not None and pull.sid and not pull.ended:
-            self.link.soon(pull.end)
+            reason = SubscriptionClosedError("the batch was dropped")
+            self.link.soon(lambda: pull.hand_back(reason))
 
 
 class MessageBatch:
     """The messages of one fetch, handed out as they arrive: `for msg in batch`, or `list(batch)` for all.
 
     An error follows the messages that came before it, raised by the iteration. Leaving the loop early, close()
-    and `with` end the pull and remove its interest at once; what was not handed out is delivered again.
-    One thread at a time may iterate.
+    and `with` end the pull and remove its interest at once; what was not handed out is nak'ed, so that another
+    client of the consumer gets it at once. One thread at a time may iterate; any may close.
     """
+
+    __slots__ = ("__weakref__", "_feed")
 
     def __init__(self, feed: BatchFeed) -> None:
         self._feed = feed
@@ -131,8 +153,17 @@ class MessageBatch:
         return loop(self._feed, when_done=True)
 
     def close(self) -> None:
-        """End the pull and remove its interest at once. Idempotent, never blocks."""
-        self._feed.end()
+        """End the pull and remove its interest at once; a thread that iterates comes to the end of its loop.
+
+        What was not handed out is nak'ed. Idempotent, never blocks, works from other threads and signal handlers.
+        """
+        beside(self._feed.close, self._feed.link.logs.consumer)
+
+    def __repr__(self) -> str:
+        feed = self._feed
+        asked = f" of {feed.options.batch}" if feed.options.max_bytes is None else ""
+        state = "ended" if feed.over else "open"
+        return f"<MessageBatch of {feed.title}: {state} received={feed.received}{asked}>"
 
     def __enter__(self) -> MessageBatch:
         return self
@@ -179,6 +210,8 @@ def next_message(target: PullTarget, options: FetchOptions) -> JetStreamMessage 
                 raise to_error(raw.status, target.next_subject.decode())
             if rule.fetch is not FetchAction.IGNORE:
                 break
+    except NotConnectedError:
+        raise
     except TimeoutError:
         pass
     finally:

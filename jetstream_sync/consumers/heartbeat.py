@@ -17,9 +17,9 @@ class HeartbeatClock:
     """
 
     def __init__(self, interval: float, factor: int = PULL_FACTOR, *, clock: Callable[[], float]) -> None:
-        self.window = interval * factor
+        self.window: float = interval * factor
         self._clock = clock
-        self.paused = False
+        self.paused: bool = False
         self._heard = clock()
         self._deadline = self._heard + self.window
 

@@ -65,9 +65,13 @@ class OrderedConsumer(PullConsumer):
     - messages() and consume() ride out everything but the end of the stream or the connection:
       StreamNotFoundError, ConnectionClosedError, PermissionsError. Their stop() deletes the consumer.
       `check_on_reconnect` changes nothing: a reconnect always brings a new consumer.
+    - A stream that was deleted and made anew, or that lost its end, raises DataLossError, in a fetch, too. Each
+      consumer but the first asks for STREAM.INFO to notice it. An account that may not ask reads on unwarned.
     - The message of a callback that raises does not come again. `max_workers` must be 1, to keep the order.
-    - There are no priority groups: `group` and what goes with it raise TypeError.
+    - There are no priority groups: `group`, `min_pending`, `min_ack_pending` and `priority` raise TypeError.
     """
+
+    __slots__ = ("_api", "_chain")
 
     _stream = OrderedStream
 
@@ -102,6 +106,7 @@ class OrderedConsumer(PullConsumer):
 
     @property
     def stream_name(self) -> str:
+        """The stream it reads."""
         return self._chain.stream_name
 
     @property
@@ -138,7 +143,9 @@ class OrderedConsumer(PullConsumer):
         return Priority()
 
     def __repr__(self) -> str:
-        return f"<OrderedConsumer {self.name!r} of stream {self.stream_name!r}>"
+        position = self._chain.position
+        begun = "not begun" if position is None else f"last_seq={position}"
+        return f"<OrderedConsumer {self.name!r} of stream {self.stream_name!r} {begun}>"
 
 
 def ordered_config(fields: Mapping[str, Any]) -> ConsumerConfig:

@@ -31,7 +31,7 @@ from datetime import timedelta
 
 from .._deadline import Deadline
 from .._threads import Wakeup, join_quietly, spawn
-from ..api.message import JetStreamMessage, SingleSource
+from ..api.message import JetStreamMessage, SingleSource, Source
 from ..errors import (
     ConnectionLostError,
     ConsumerDeletedError,
@@ -43,8 +43,9 @@ from ..errors import (
     SubscriptionClosedError,
     TimeoutError,
 )
+from ..net.link import Link
 from ..protocol.parser import RawMessage
-from .chain import LOST, Chain, ErrorCallback, Lease, log, log_failed_try
+from .chain import LOST, Chain, ErrorCallback, Lease
 from .fetch import NO_WAIT_SECONDS, BatchFeed, MessageBatch
 from .messages import MessageStream
 from .pull import ArrivedStatus, PullTarget
@@ -130,13 +131,20 @@ class Order:
 class OrderedBatchFeed(BatchFeed):
     """The feed of a fetch. Goes on with a follow-up pull, for what is left of the messages and the time."""
 
+    in_use: bool
+    inspect: Callable[[RawMessage], bool] | None
+
     def __init__(self, chain: Chain, options: FetchOptions) -> None:
         """Sends nothing: start() does."""
-        self.order = Order(chain)
+        self.order: Order = Order(chain)
         self.options = options
         self.received = self.bytes = 0
         self.in_use = self._pulling = self._concluded = False
         self._until = time.monotonic() + (options.expires if options.expires_ns else NO_WAIT_SECONDS)
+
+    @property
+    def title(self) -> str:
+        return self.order.chain.title
 
     def start(self) -> None:
         """Send a pull for what is left to ask for. Blocks only for a consumer that has to be created."""
@@ -145,7 +153,9 @@ class OrderedBatchFeed(BatchFeed):
             self.in_use = True
             order.lease = order.lease or order.chain.lease(self)
             left = max(0.0, self._until - time.monotonic())
-            target = order.chain.current(time.sleep, Deadline(left + client_grace(left)), log_failed_try)
+            target = order.chain.current(
+                time.sleep, Deadline(left + client_grace(left)), order.chain.log_failed_try
+            )
             super().__init__(target, self._rest())
             self.inspect = order.is_next
             order.loss = None
@@ -176,6 +186,9 @@ class OrderedBatchFeed(BatchFeed):
         if self.in_use:
             self.order.chain.soon(self.end)
 
+    def close(self) -> None:
+        self.end()  # without acks there is nothing to hand back
+
     def end(self) -> None:
         if self._pulling:  # else the next user of the chain gives up a generation that may exist
             super().end()
@@ -184,7 +197,7 @@ class OrderedBatchFeed(BatchFeed):
 
     def _go_on(self, error: NatsError) -> None:
         """Pull the rest from the next generation; SubscriptionClosedError when nothing is left to ask for."""
-        log.debug("ordered consumer: %s; going on from a new one", error)
+        self.link.logs.consumer.debug("ordered consumer: %s; going on from a new one", error)
         self.pull.end()
         if isinstance(error, SubscriptionClosedError) or self.filled or time.monotonic() >= self._until:
             self.end()
@@ -272,20 +285,23 @@ class Generation(Refill):
 class OrderedFeed(Endless):
     """An endless run of messages in stream order: what a Refill is to a consumer. See the module's text."""
 
+    ended: NatsError | None = None
+    draining: NatsError | None = None
+
     def __init__(
         self, chain: Chain, options: ConsumeOptions, *, on_error: ErrorCallback | None, interruptible: bool
     ) -> None:
         """Sends nothing: start() does."""
-        self.link = chain.link
-        self.title = f"ordered consumer of {chain.stream_name}"
+        self.link: Link = chain.link
+        self.title: str = chain.title
         self.on_error = on_error
-        self.ack_wait = 0.0
-        self.sized = options.by_bytes
-        self.source = SingleSource(acks=False)
+        self.ack_wait: float = 0.0
+        self.sized: bool = options.by_bytes
+        self.source: Source = SingleSource(acks=False)
         self.items: deque[RawMessage] = deque()
-        self.order = Order(chain, interruptible=interruptible)
-        self.inspect = self.order.is_next
-        self.number = 0
+        self.order: Order = Order(chain, interruptible=interruptible)
+        self.inspect: Callable[[RawMessage], bool] | None = self.order.is_next
+        self.number: int = 0
         self.chain = chain
         self._options = options
         self._lock = allocate_lock()
@@ -299,7 +315,9 @@ class OrderedFeed(Endless):
     def start(self) -> None:
         try:
             self.order.lease = self.chain.lease(self)
-            target = self.chain.current(self._pause, Deadline(self.chain.client.timeout), log_failed_try)
+            target = self.chain.current(
+                self._pause, Deadline(self.chain.client.timeout), self.chain.log_failed_try
+            )
             self._take_over(self._begin(target, None))
         except BaseException:
             self.end(SubscriptionClosedError("the consume could not start"), discard=True)
@@ -340,7 +358,10 @@ class OrderedFeed(Endless):
         """With the generation that sent them: this comes before each wait(), and only that brings another one."""
         return self._present.account(count, size, processed)
 
-    def processed(self, count: int, size: int) -> None:
+    def begin_hold(self) -> None:
+        self._present.begin_hold()
+
+    def processed(self, count: int, size: int, busy: float) -> None:
         """Not called: an ordered consumer has one worker, which accounts for messages as processed."""
 
     def _await_next(self, deadline: Deadline) -> None:
@@ -352,7 +373,7 @@ class OrderedFeed(Endless):
                 self._job = job = object()
                 self._thread = spawn(f"ordered-{self.number}", self._run, job)
             if not self._brought.wait(deadline.remaining()) and deadline.expired:
-                raise TimeoutError("no message came in time")
+                raise self.link.no_message()
         self._take_over(self._newest)
 
     def _take_over(self, generation: Generation) -> None:
@@ -446,6 +467,8 @@ class OrderedFeed(Endless):
 
 class OrderedStream(MessageStream):
     """A MessageStream that tells the chain what it has handed out."""
+
+    __slots__ = ()
 
     _endless: OrderedFeed
 

@@ -6,15 +6,18 @@ carries another name is dropped.
 
   consuming thread  compares sequences (see push.py). When one is missing it notes the loss and wakes js-push.
   js-push-<n>       notes the loss after too long a silence. Whichever thread noted it, this one begins the next
-                    generation: it chooses names, moves the subscription, and asks the server, again and again
-                    with a growing wait if that fails. Blocks in one API request at a time and in the wait, which
-                    the subscription's end cuts short.
+                    generation: it leaves the old subject, chooses names and asks the server, again and again with
+                    a growing wait if that fails, for the same generation as long as it may have been created
+                    unseen. When it is there, and its stream the right one, it moves the subscription, and
+                    messages come. Blocks in one API request at a time and in the wait, which the subscription's
+                    end cuts short.
   js-reader         notes the loss after a reconnect: the consumer lived in the memory of a server.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from ..api.client import ApiClient
@@ -27,6 +30,7 @@ from ..errors import (
     ConsumerNotFoundError,
     ForkError,
     NatsError,
+    NotConnectedError,
     NotJSMessageError,
     PermissionsError,
     SequenceMismatchError,
@@ -48,12 +52,15 @@ DEFINITE = (StreamNotFoundError, PermissionsError, ConnectionClosedError, ForkEr
 class OrderedPushInbound(PushInbound):
     """The receiver and feed of an ordered push subscription: see the module's text."""
 
+    last_arrival: float
+
     def __init__(self, client: ApiClient, stream: str, template: ConsumerConfig, limits: PendingLimits) -> None:
         super().__init__(client, client.link.new_inbox(), None, limits)
         self.stream_name = stream
-        self.inspect = self._is_next
+        self.inspect: Callable[[RawMessage], bool] | None = self._is_next
         self._chain = Chain(client, stream, template, definite=DEFINITE, created_is_recovered=True)
         self._lease = self._chain.lease(self)  # for life
+        self._next_inbox = ""  # of the generation that is being created; the subscription is moved to it then
 
     @property
     def in_use(self) -> bool:
@@ -104,35 +111,40 @@ class OrderedPushInbound(PushInbound):
             self._chain.lost = True
         self._wakeup.set()
 
-    def _on_silence(self, silence: float) -> None:
+    def _on_silence(self, window: float) -> None:
         self._chain.lost = True
-        super()._on_silence(silence)
 
     def _on_wake(self) -> None:
-        while self._chain.lost and self.link.connected and self.in_use:
-            wait = self._chain.pause_left
+        chain = self._chain
+        while (chain.lost or self._next_inbox) and self.link.connected and self.in_use:
+            wait = chain.pause_left
             if wait:
                 self._wakeup.wait(wait)
-            else:
-                self._replace()
+                continue
+            if chain.lost:
+                # To a subject that is never used: nothing more is to come from the generation before.
+                self.link.move(self, self.link.new_inbox().encode())
+                self._next_inbox = self.link.new_inbox()
+                chain.begin()
+                chain.delete_dropped()
+            self._create()
 
-    def _replace(self) -> None:
-        """Begin the next generation."""
-        chain, inbox = self._chain, self.link.new_inbox()
-        if not self.link.move(self, inbox.encode()):
-            return  # the subscription has ended
-        chain.begin()
-        chain.delete_dropped()
-        chain.record_failure()  # should this one be lost at once, too
+    def _create(self) -> None:
+        """Try once to create the present generation, and move to it."""
+        chain = self._chain
+        chain.record_failure()  # should this fail, or the generation be lost at once, too
         try:
-            chain.create_once(deliver_subject=inbox)
+            chain.create_once(deliver_subject=self._next_inbox)
+            self.link.move(self, self._next_inbox.encode())  # or the subscription has ended
+            self.last_arrival = time.monotonic()  # from now on heartbeats are owed
+            self._next_inbox = ""
         except NatsError as error:
             if chain.is_definite(error):
-                self.link.close(self)
-                self.finish(error)
+                self.conclude(error)
                 return
-            chain.lost = True
-            if not isinstance(error, ConnectionLostError):  # which has been reported as what it is
+            if not chain.may_be_created(error):
+                chain.lost = True  # by another name, then
+            if not isinstance(error, (ConnectionLostError, NotConnectedError)):  # which have been reported
                 self.link.report(error)
         chain.delete_dropped()
 

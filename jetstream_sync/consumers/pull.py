@@ -1,5 +1,9 @@
 """Pull: one inbox and the requests that are sent on it (ADR-37). No lock of its own.
 
+There are two ways to end: end() when nothing more is to come, and hand_back(), which naks what was not taken:
+what is in the box, and what the server sent before it heard of the end. The box decides whether a message is taken
+or handed back, and gives each to one side alone: what a consuming thread has taken is never nak'ed here.
+
 Statuses get their time of arrival, because what one says of the pulls depends on when it came, not on when it is
 read. Arrivals are counted before they can be taken: so it is known at any moment whether the server still owes
 something, however slowly the box is emptied.
@@ -17,7 +21,7 @@ from .._threads import Mailbox, Slot
 from ..api.client import ApiClient
 from ..api.config import AckPolicy
 from ..api.info import ConsumerInfo
-from ..api.message import SingleSource
+from ..api.message import SingleSource, naks_for
 from ..errors import (
     ConnectionLostError,
     MissedHeartbeatError,
@@ -26,11 +30,13 @@ from ..errors import (
     SubscriptionClosedError,
     TimeoutError,
 )
+from ..net.link import Link
 from ..net.receiver import Receiver
 from ..protocol import commands
 from ..protocol.headers import Status, header_value
 from ..protocol.parser import RawMessage
 from .heartbeat import HeartbeatClock
+from .keep_alive import KeepAlive, Leases
 from .pull_options import Priority, message_size
 from .status import ConsumeAction, classify, read_status
 
@@ -39,15 +45,27 @@ class PullTarget:
     """A consumer as pulls see it. Thread-safe: the pins are a dict whose single operations are atomic."""
 
     def __init__(self, client: ApiClient, info: ConsumerInfo) -> None:
-        self.link = client.link
-        self.stream_name = info.stream_name
-        self.name = info.name
-        self.acks = info.config.ack_policy != AckPolicy.NONE
+        self.link: Link = client.link
+        self.stream_name: str = info.stream_name
+        self.name: str = info.name
+        self.acks: bool = info.config.ack_policy != AckPolicy.NONE
+        self.ack_wait: float = 30.0
+        self.max_ack_pending: int = 0
+        self.learn(info)
+        self.next_subject: bytes = client.subject("CONSUMER", "MSG", "NEXT", info.stream_name, info.name).encode()
+        self.single: SingleSource = SingleSource(self.acks)  # the source of messages that come one at a time
+        self._pins: dict[str, str] = {}
+
+    def learn(self, info: ConsumerInfo) -> None:
+        """What the server said last of what may change."""
         # The shortest time in which the server may lose patience: backoff replaces ack_wait.
         self.ack_wait = min(info.config.backoff or [info.config.ack_wait or 30.0])
-        self.next_subject = client.subject("CONSUMER", "MSG", "NEXT", info.stream_name, info.name).encode()
-        self.single = SingleSource(self.acks)  # the source of messages that come one at a time
-        self._pins: dict[str, str] = {}
+        self.max_ack_pending = info.config.max_ack_pending or 0
+
+    @property
+    def title(self) -> str:
+        """What logs and repr() call it."""
+        return f"consumer {self.name} of {self.stream_name}"
 
     def pull_frame(self, body: bytes, reply: bytes) -> bytes:
         """A pull request as it goes out."""
@@ -95,8 +113,10 @@ class PullOwner(Protocol):
 
     def disconnected(self) -> None: ...
     def reconnected(self) -> None: ...
+    def closing(self, error: NatsError) -> None: ...
     def closed(self, error: NatsError) -> None: ...
     def publish_denied(self, error: PermissionsError) -> None: ...
+    def rouse(self) -> None: ...
 
 
 class Pull(Receiver):
@@ -107,18 +127,21 @@ class Pull(Receiver):
     several pulls may share a box then. The pull is what its messages remember as their source.
     """
 
-    items: Sized = ()
-    last_arrival = 0.0  # when something came, or could come for the first time
+    last_arrival: float = 0.0  # when something came, or could come for the first time
     # The counters are written by the reader thread alone and may be read by any.
-    delivered = 0  # messages and statuses
-    arrived = 0  # messages, or their bytes; for an owner, like the next two
-    answers = 0  # statuses that are not mere signs of life
-    handed_over = (0, 0)  # of `arrived` and `answers`, what is in the box or was taken from it
+    delivered: int = 0  # messages and statuses
+    arrived: int = 0  # messages, or their bytes; for an owner, like the next two
+    answers: int = 0  # statuses that are not mere signs of life
+    handed_over: tuple[int, int] = (0, 0)  # of `arrived` and `answers`, what is in the box or was taken from it
+    added: int = 0  # of `delivered`, the same
     conclusion: ArrivedStatus | None = None  # a status after which no pull is served any more
-    asked = False  # a request is under way
-    broken = False  # nothing more will come: the connection was lost, or the server refused something
-    ended = False  # end() was called and has done its work
-    _draining = False
+    asked: bool = False  # a request is under way
+    broken: bool = False  # nothing more will come: the connection was lost, or the server refused something
+    completed: bool = False
+    ended: bool = False  # end() was called and has done its work
+    keep_alive: KeepAlive | None = None  # of the owner: what comes while it sleeps has it look again
+    leases: Leases | None = None  # of what is in the box; the owner's, if there is one
+    _draining: bool = False
     _frame: bytes | None = None  # the newest request
 
     def __init__(
@@ -127,14 +150,18 @@ class Pull(Receiver):
         """Sends nothing. `sized`: count bytes for the owner, not messages. `limit`: after so many messages and
         statuses the server ends the interest; 0: it does not."""
         self.target = target
-        self.link = link = target.link
+        self.link: Link = target.link
         self.box = box
-        self.acks = target.acks
+        self.acks: bool = target.acks
         if type(box) is Mailbox:
-            self.items = box.items
+            self.items: Sized = box.items
         # The subject of statuses; stored messages have subjects of their own.
-        self.wire_subject = self.reply = link.next_inbox()
+        self.wire_subject: bytes = self.link.next_inbox()
+        self.reply: bytes = self.wire_subject
         self._owner, self._sized, self._limit = owner, sized, limit
+        if owner is None and self.acks and type(box) is Mailbox:
+            self.leases = Leases(target.ack_wait)
+        self._not_taken: list[RawMessage] = []  # to be handed back
 
     # --- any thread -----------------------------------------------------------------------------------
 
@@ -148,10 +175,9 @@ class Pull(Receiver):
         self.asked = True
         self.link.outbox.publish(frame, len(body), keep=False)
 
-    def withdraw(self) -> None:
-        """Take the newest request back if it has not left."""
-        if self._frame is not None:
-            self.link.outbox.withdraw(self._frame)
+    def withdraw(self) -> bool:
+        """Take the newest request back if it has not left. True: it had not."""
+        return self._frame is not None and bool(self.link.outbox.withdraw(self._frame))
 
     def rest(self) -> None:
         """The request has been answered in full: the pull is idle and may be asked again."""
@@ -161,7 +187,7 @@ class Pull(Receiver):
     def wait(self, deadline: Deadline, clock: HeartbeatClock | None = None) -> RawMessage:
         """The next message or status; the one place that blocks for it.
 
-        Raises TimeoutError at the deadline, ConnectionLostError when there was no connection then,
+        Raises TimeoutError at the deadline, NotConnectedError when the request could not be sent until then,
         MissedHeartbeatError when `clock` says that the server has been silent for too long, and what closed the
         box: ConnectionLostError, PermissionsError, ConnectionClosedError, SubscriptionClosedError after end().
         """
@@ -177,13 +203,21 @@ class Pull(Receiver):
             connected = self.link.connected
             if deadline.expired:
                 if not connected and self._owner is None:
-                    raise ConnectionLostError("not connected to a server: the pull could not be sent")
-                raise TimeoutError("no message came in time")
+                    raise self._not_connected()
+                raise self.link.no_message()
             if clock is not None:
                 clock.reset(self.last_arrival)
                 # Made while disconnected, the pull waits for the next session, and so do the heartbeats.
                 if clock.due() and connected:
-                    raise MissedHeartbeatError(clock.silence)
+                    names = {"stream": self.target.stream_name, "consumer": self.target.name}
+                    raise MissedHeartbeatError(clock.silence, **names)
+
+    def _not_connected(self) -> NatsError:
+        if not self.withdraw():  # lost at this very moment
+            return ConnectionLostError("the connection was lost during the pull")
+        target = self.target
+        what = f"pull from consumer {target.name!r} of stream {target.stream_name!r}"
+        return self.link.not_connected(f"not sent ({what})")
 
     def drain(self, deadline: Deadline) -> None:
         """Remove the interest and wait until everything that the server sent before has come."""
@@ -195,7 +229,7 @@ class Pull(Receiver):
 
         Never blocks. May be repeated, and is to be when a signal handler raised in it.
         """
-        if self.link.forked:
+        if self.ended or self.link.forked:
             return  # a forked child does not speak for its parent
         all_came = 0 < self._limit <= self.delivered
         if not all_came:
@@ -204,6 +238,41 @@ class Pull(Receiver):
         if self._owner is None and not all_came:  # otherwise no thread waits for more
             self.box.close(SubscriptionClosedError("the pull has ended"), discard=True)
         self.ended = True
+
+    def hand_back(self, reason: NatsError) -> None:
+        """end(), and nak what was not taken, in one write: other clients get it at once. Closes the box.
+
+        The naks are for the present session alone: on a later one the server may have delivered the messages to
+        other clients. So it may have where ack_wait has run out: what has lapsed is dropped, and without acks all
+        of it. May be repeated, like end().
+        """
+        box = self.box
+        if not self.acks or not isinstance(box, Mailbox) or self.link.forked:
+            self.end()
+            box.close(reason, discard=True)
+            return
+        if not self.ended:
+            self.withdraw()
+            self._draining = True
+            self.link.leave(self)  # UNSUB before the naks: else they would come back here
+        box.close(reason, into=self._not_taken)
+        self._nak(self._not_taken, self._naks)
+        self.ended = True
+
+    def _nak(
+        self, messages: list[RawMessage], encode: Callable[[list[RawMessage]], list[bytes]] = naks_for
+    ) -> None:
+        outbox = self.link.outbox
+        outbox.send_all(messages, encode)
+        outbox.flush()
+
+    def _naks(self, not_taken: list[RawMessage]) -> list[bytes]:
+        """For what was in the box when it was closed, but what has lapsed: that came first.
+
+        Not `added`: the reader puts a run into the box first and counts it second.
+        """
+        lapsed = 0 if self.leases is None else self.leases.lapsed(monotonic())
+        return naks_for(not_taken[max(0, lapsed - (self.delivered - len(not_taken))) :])
 
     # --- reader thread --------------------------------------------------------------------------------
 
@@ -218,14 +287,29 @@ class Pull(Receiver):
         if self._limit and delivered >= self._limit:
             self.completed = True
         if self._owner is None:
-            self.box.put_run(messages)
+            if self.leases is not None:
+                self.leases.mark(delivered, now, now)
+            self._put(messages)
             return
         if self._sized:
             self.arrived += sum(message_size(raw) for raw in messages if type(raw) is not ArrivedStatus)
         else:
             self.arrived += len(messages) - statuses
-        self.box.put_run(messages)
+        keep_alive, box = self.keep_alive, self.box
+        asleep = keep_alive is not None and keep_alive.asleep
+        taken_at_once = asleep and len(messages) == 1 and isinstance(box, Mailbox) and box.awaited
+        self._put(messages)
         self.handed_over = (self.arrived, self.answers)
+        # Looked at second: the keep-alive falls asleep first and looks at the box second.
+        if keep_alive is not None and keep_alive.asleep and not taken_at_once:
+            self._owner.rouse()
+
+    def _put(self, messages: list[RawMessage]) -> None:
+        """Into the box; back to the server if that was closed before. A link that says goodbye sends no more."""
+        if self.box.put_run(messages):
+            self.added = self.delivered
+        elif self.acks and not self.link.closed:
+            self._nak(list(messages))
 
     def _mark_statuses(self, messages: list[RawMessage], now: float) -> int:
         """Put an ArrivedStatus in the place of each status; returns how many there are."""
@@ -275,6 +359,10 @@ class Pull(Receiver):
         self.last_arrival = monotonic()
         if self._owner is not None:
             self._owner.reconnected()
+
+    def closing(self, error: NatsError) -> None:
+        if self._owner is not None:
+            self._owner.closing(error)
 
     def closed(self, error: NatsError) -> None:
         if self._owner is not None:

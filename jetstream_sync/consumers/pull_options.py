@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from datetime import timedelta
 from functools import lru_cache
+from itertools import chain
 from typing import NamedTuple
 
 from .._deadline import seconds
@@ -16,7 +17,7 @@ from ..protocol.parser import RawMessage
 
 Duration = float | timedelta
 
-DEFAULT_MAX_MESSAGES = 500
+MOST_PREFETCHED = 500  # the ceiling of the automatic window
 BATCH_FOR_BYTES = 1_000_000  # ADR-37: what `batch` is when only max_bytes limits a pull
 
 _SECOND = 1_000_000_000
@@ -40,6 +41,11 @@ def message_size(raw: RawMessage) -> int:
     if block is not None:
         size += len(block)
     return size
+
+
+def total_size(messages: list[RawMessage]) -> int:
+    """The sum of message_size(), faster: None and empty parts are left out in C."""
+    return sum(map(len, filter(None, chain.from_iterable(messages))))
 
 
 class Priority(NamedTuple):
@@ -166,6 +172,7 @@ class ConsumeOptions(NamedTuple):
     expires_ns: int
     heartbeat_ns: int
     priority: Priority = _NO_PRIORITY
+    automatic: bool = False  # limit and threshold are not given: pull_state.Window sets them
 
     @classmethod
     def make(
@@ -178,23 +185,21 @@ class ConsumeOptions(NamedTuple):
         threshold_bytes: int | None = None,
         priority: Priority = _NO_PRIORITY,
     ) -> ConsumeOptions:
-        """Checked options; ValueError or TypeError names the one that is wrong.
-
-        Beside max_bytes, a max_messages of 500 counts as not given: it is the default of the public methods.
-        """
+        """Checked options; ValueError or TypeError names the one that is wrong."""
         check_integer(max_messages, "max_messages", 1)
         check_integer(max_bytes, "max_bytes", 1)
         by_bytes = max_bytes is not None
-        if by_bytes and max_messages not in (None, DEFAULT_MAX_MESSAGES):
+        if by_bytes and max_messages is not None:
             raise ValueError("max_messages and max_bytes exclude each other: give one of them")
-        limit = max_bytes or max_messages or DEFAULT_MAX_MESSAGES
+        limit = max_bytes or max_messages or MOST_PREFETCHED
         expires_ns = _nanoseconds(expires, "expires")
         if expires_ns < _SECOND:
             raise ValueError(f"expires must be at least 1 s: {expires}")
         for_messages = _threshold(threshold_messages, "messages", 0 if by_bytes else limit)
         threshold = _threshold(threshold_bytes, "bytes", max_bytes or 0) or for_messages
         heartbeat_ns = _heartbeat(idle_heartbeat, expires_ns, of_consume=True)
-        return cls(limit, threshold, by_bytes, expires_ns, heartbeat_ns, priority)
+        automatic = max_messages is None and threshold_messages is None and not by_bytes
+        return cls(limit, threshold, by_bytes, expires_ns, heartbeat_ns, priority, automatic)
 
     @property
     def expires(self) -> float:

@@ -13,6 +13,9 @@ refused pull is subtracted from `asked`:
     held        = settled - given back - processed  received, waiting for the user
     pending     = outstanding + held                what max_messages / max_bytes limits
 
+A message is processed when the user asks for the next one: the message in the user's hands is pending, too. How
+much may be pending is given (max_messages, max_bytes) or automatic: then `Window` says it, anew with each pull.
+
 Invariants: outstanding >= 0, and a pull never makes pending exceed the limit. At the threshold or below,
 `take_pull` asks for all that is free: a consume never gets stuck. What is received but not processed stays
 pending, however its pull ended. An error of the count does not last: if more is received than was asked for,
@@ -28,6 +31,7 @@ Threads: one thread may call `processed` without a lock (several workers call it
 `processed` writes that total. All other calls require the owner's lock. No wake-up is lost: `processed` writes its
 total before it reads the mark at which a pull is due; js-refill, which moves that mark in `take_pull`, calls
 `take_pull` again before it sleeps. A message in the mailbox counts as outstanding until `received` reports it.
+How long messages were held is noted by `processed` and evaluated by `take_pull`: `processed` is a hot path.
 """
 
 from __future__ import annotations
@@ -35,8 +39,61 @@ from __future__ import annotations
 from collections import deque
 from typing import NamedTuple
 
-from .pull_options import ConsumeOptions, client_grace
+from .pull_options import MOST_PREFETCHED, ConsumeOptions, client_grace
 from .status import Ends, Kind, Pending, Rule
+
+# How many messages one measurement of their handling covers at most: a look at the clock for each would cost more.
+MOST_REPORTED = 32
+
+_LONG_AGO = float("-inf")
+
+
+class Window:
+    """How many messages may be pending where the user has not said it: what is in hand, buffered and asked for.
+
+    As many as the workers are done with in `span`: a sixth of ack_wait, at most 1 s. So a message waits in the
+    buffer for a small part of its ack_wait, and a slow worker does not keep messages from other processes. A
+    handler slower than `span` has no prefetch at all.
+
+    It starts with one message per worker and at most doubles with each pull. So a worker that is stopped soon has
+    asked for about twice of what it has handled, and the rest loses one delivery of max_deliver.
+
+    Time without a message tells nothing of the handler: waiting, a pause of the consumer, a reconnect and a status
+    that ends a pull change nothing here. With ack policy none nothing comes again: the window is the ceiling.
+    """
+
+    def __init__(self, workers: int, ack_wait: float, max_ack_pending: int = 0, *, acks: bool = True) -> None:
+        """`ack_wait`: the shortest time after which the server delivers again. `max_ack_pending`: more than that
+        it does not send; 0 or less: no limit."""
+        self.workers = workers
+        self.span: float = min(ack_wait / 6, 1.0)
+        most = min(MOST_PREFETCHED, max_ack_pending) if max_ack_pending > 0 else MOST_PREFETCHED
+        self.ceiling: int = max(workers, most)
+        self.size: int = workers if acks else self.ceiling
+        self.measured = acks  # whether reports are wanted
+        self.hold: float | None = None  # seconds for which a worker holds a message, on average; None: not known
+        self._sampled = False  # since the last change
+
+    @property
+    def threshold(self) -> int:
+        """A pull is due when no more than this is pending: at half of what is there beside one for each worker."""
+        return min(self.workers + (self.size - self.workers) // 2, self.size - 1)
+
+    def report(self, count: int, busy: float) -> None:
+        """`count` messages, MOST_REPORTED at most, were held for `busy` seconds, all together."""
+        sample, hold = busy / count, self.hold
+        self.hold = sample if hold is None else hold + (sample - hold) * (1 - 0.875**count)
+        self._sampled = True
+
+    def resize(self) -> None:
+        """A pull is due. Without a report since the last call the size stays."""
+        hold = self.hold
+        if hold is None or not self._sampled:
+            return
+        self._sampled = False
+        handled = self.span * self.workers / hold if hold else self.ceiling  # in `span`, beside those in hand
+        ahead = int(min(handled, self.ceiling))
+        self.size = max(self.workers, min(2 * self.size, self.workers + ahead, self.ceiling))
 
 
 class _Asked(NamedTuple):
@@ -51,10 +108,15 @@ class _Asked(NamedTuple):
 class PullState:
     """The pending count of a consume, and the pull to send next. The module says which thread may call what."""
 
-    def __init__(self, options: ConsumeOptions) -> None:
+    def __init__(self, options: ConsumeOptions, window: Window | None = None) -> None:
+        """`window`: for automatic options, in place of their limit and threshold."""
         self._by_bytes = options.by_bytes
-        self._limit = options.limit
-        self._threshold = min(options.threshold, options.limit - 1)  # at the limit nothing is free to ask for
+        self._window = window
+        self.limit: int = options.limit
+        self.threshold: int = min(options.threshold, options.limit - 1)  # at the limit nothing is free to ask for
+        if window is not None:
+            self.limit, self.threshold = window.size, window.threshold
+        self._held: deque[tuple[int, float]] = deque()  # messages and for how long they were held, unreported
         self._expires = options.expires
         self._grace = client_grace(options.expires)
         self._pulls: deque[_Asked] = deque()
@@ -81,8 +143,13 @@ class PullState:
         return self._settled - self._given_back
 
     @property
+    def measured(self) -> bool:
+        """Whether `processed` is to be told how long messages were held."""
+        return self._window is not None and self._window.measured
+
+    @property
     def due(self) -> bool:
-        """Whether `take_pull` would return a pull."""
+        """Whether `take_pull` has something to do: it returns a pull, or finds that the window has shrunk."""
         return self._processed >= self._due_at
 
     @property
@@ -100,7 +167,14 @@ class PullState:
         """
         if self._processed < self._due_at:
             return None
-        room = self._limit - self.pending
+        if self._window is not None:
+            self._report(self._window)
+            self._window.resize()
+            self.limit, self.threshold = self._window.size, self._window.threshold
+            self._set_due()
+            if self._processed < self._due_at:
+                return None  # it has shrunk
+        room = self.limit - self.pending
         before = self._asked - self._floor()
         self._pulls.append(_Asked(self._asked, self._asked + room, at, before))
         self._asked += room
@@ -118,8 +192,13 @@ class PullState:
             self._set_due()
         self._forget_settled()
 
-    def processed(self, units: int) -> bool:
-        """The user is done with so much. True when a pull is now due."""
+    def processed(self, units: int, busy: float | None = None) -> bool:
+        """The user is done with so much. True when a pull is now due.
+
+        `busy`: for how many seconds they were held; None where it is not `measured`, or not known.
+        """
+        if busy is not None and units:
+            self._held.append((units, busy))  # before the total: a thread that sees the total finds this, too
         self._processed += units
         return self._processed >= self._due_at
 
@@ -151,12 +230,25 @@ class PullState:
 
     # --- arithmetic ---------------------------------------------------------------------------------
 
+    def _report(self, window: Window) -> None:
+        """Tell the window what was measured, in reports of up to MOST_REPORTED messages."""
+        count, busy = 0, 0.0
+        while self._held:
+            units, seconds = self._held.popleft()
+            if count and count + units > MOST_REPORTED:
+                window.report(count, busy)
+                count, busy = 0, 0.0
+            count += units
+            busy += seconds
+        if count:
+            window.report(count, busy)
+
     def _set_due(self) -> None:
-        threshold = self._threshold
+        threshold = self.threshold
         if self._too_small:
             # The next message is larger than what was left of a pull. A pull for no more than that would be
             # refused at once, so wait until more is free. An empty buffer always asks.
-            threshold = max(0, min(threshold, self._limit - self._too_small - 1))
+            threshold = max(0, min(threshold, self.limit - self._too_small - 1))
         self._due_at = self._asked - self._given_back - threshold
 
     def _floor(self) -> int:
@@ -218,19 +310,24 @@ class PullState:
 
 
 class Backoff:
-    """The wait before the next pull after one was refused; the caller holds the owner's lock.
+    """The wait before the next pull after one that was of no use; the caller holds the owner's lock.
 
     After the first refusal the next pull is sent at once. If it is refused too, the next one waits 0.25 s, then
     0.5 s, then 1 s each time: never more than 5 pulls in a second. A delivered message resets this, but pulls
     after a refusal stay 0.25 s apart.
+
+    A pull that ends in order, and delivered nothing, is followed by the next one no sooner than 0.25 s after it
+    was sent. So a pull that waited for messages costs no delay, and a server that ends pulls at once gets 4 of
+    them in a second.
     """
 
     FIRST = 0.25
     MOST = 1.0  # a cluster elects a leader within seconds: a longer wait would only prolong the outage
 
     def __init__(self) -> None:
-        self.refusals = 0  # since the last delivered message
-        self._last = self._next = float("-inf")
+        self.refusals: int = 0  # since the last delivered message
+        self._last = self._next = self._paced = _LONG_AGO
+        self._empty = True  # no message was delivered since a pull ended
 
     def refused(self, at: float) -> None:
         """A pull was refused at `at`: set when the next one may be sent."""
@@ -239,15 +336,23 @@ class Backoff:
         self._next = max(self._next, at + delay, self._last + self.FIRST)
         self._last = self._next
 
+    def ended(self, sent: float) -> None:
+        """A pull ended in order; the newest one was sent at `sent`."""
+        if self._empty:
+            self._paced = sent + self.FIRST
+        self._empty = True
+
     def delivered(self) -> None:
         """A message arrived: pulls are served again."""
         self.refusals = 0
+        self._paced = _LONG_AGO
+        self._empty = False
 
     def reset(self) -> None:
         """After a reconnect: the next pull may be sent at once."""
         self.refusals = 0
-        self._next = float("-inf")
+        self._next = self._paced = _LONG_AGO
 
     def remaining(self, at: float) -> float:
         """Seconds until the next pull may be sent; 0.0 when it may be sent now."""
-        return max(0.0, self._next - at)
+        return max(0.0, self._next - at, self._paced - at)

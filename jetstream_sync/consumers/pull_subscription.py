@@ -18,7 +18,7 @@ from ..api.consumer_api import ConsumerApi
 from ..api.info import ConsumerInfo
 from ..api.kinds import at_least
 from ..api.message import JetStreamMessage
-from ..errors import NatsError, SubscriptionClosedError, TimeoutError
+from ..errors import NatsError, OutboundBufferLimitError, SubscriptionClosedError, TimeoutError
 from ..protocol.subjects import next_nuid
 from .binding import Found, SubscribeRequest, find_or_create
 from .fetch import BatchFeed
@@ -30,6 +30,9 @@ from .take import loop
 # ADR-13: the server's expiry lies this far before the client's timeout, or a tenth of it for short ones.
 MARGIN = 0.1
 
+# How long each pull of a fetch without a timeout waits.
+ENDLESS_SECONDS = 30.0
+
 # What a no-wait pull is answered with when there is nothing, or not yet.
 _NOTHING_NOW = (Kind.NO_MESSAGES, Kind.REQUEST_TIMEOUT, Kind.REQUESTS_PENDING)
 
@@ -39,6 +42,8 @@ class PullSubscription:
 
     As a context manager it unsubscribes when the block is left.
     """
+
+    __slots__ = ("__weakref__", "_api", "_closed", "_created", "_link", "_single", "_target", "_turn", "_waiting")
 
     def __init__(self, client: ApiClient, found: Found, single: SinglePull) -> None:
         self._link = client.link
@@ -52,22 +57,37 @@ class PullSubscription:
 
     @property
     def stream_name(self) -> str:
+        """The stream it reads."""
         return self._target.stream_name
 
     @property
     def consumer_name(self) -> str:
+        """The consumer's name on the server."""
         return self._target.name
 
-    def fetch(self, batch: int = 1, timeout: float | timedelta = 5.0) -> list[JetStreamMessage]:
-        """Up to `batch` messages: what is there at once, or else what comes within `timeout` seconds.
+    def fetch(self, batch: int = 1, timeout: float | timedelta | None = 5.0) -> list[JetStreamMessage]:
+        """Up to `batch` messages: what is there at once, or else the first to come and what is there with it.
 
-        Never returns an empty list. Raises TimeoutError when no message came; PullError or one of its kinds,
-        NoRespondersError, PermissionsError, ConnectionLostError when the pull failed and nothing had come before.
+        Waits up to `timeout` seconds for a first message; None waits without a limit. Never returns an empty list.
+        Raises TimeoutError when no message came, NotConnectedError when there was no connection; PullError or one
+        of its kinds, NoRespondersError, PermissionsError, ConnectionLostError when the pull failed and nothing had
+        come before.
         """
         at_least("batch", batch, 1)
-        limit = seconds(timeout)
-        if not limit:
-            raise ValueError(f"timeout must be more than 0 s: {timeout!r}")
+        if timeout is not None:
+            limit = seconds(timeout)
+            if not limit:
+                raise ValueError(f"timeout must be more than 0 s: {timeout!r}")
+            return self._fetch(batch, limit)
+        while True:
+            try:
+                return self._fetch(batch, ENDLESS_SECONDS)
+            except OutboundBufferLimitError:
+                raise  # nothing may wait for a connection (pending_size=-1)
+            except TimeoutError:
+                pass  # pull anew: so a pull that a server has forgotten is found out
+
+    def _fetch(self, batch: int, limit: float) -> list[JetStreamMessage]:
         self._link.check_usable()
         if self._closed:
             raise SubscriptionClosedError("the pull subscription was unsubscribed")
@@ -119,7 +139,8 @@ class PullSubscription:
             self._link.report(failed)
 
     def __repr__(self) -> str:
-        return f"<PullSubscription of consumer {self.consumer_name!r}, stream {self.stream_name!r}>"
+        state = "closed" if self._closed else "open"
+        return f"<PullSubscription of consumer {self.consumer_name!r}, stream {self.stream_name!r}: {state}>"
 
     # --- single fetches -----------------------------------------------------------------------------
 
@@ -155,7 +176,7 @@ class SinglePull(Pull):
     def __init__(self, target: PullTarget) -> None:
         super().__init__(target, Slot())
         self._prefix = self.wire_subject
-        self.wire_subject = self._prefix + b".*"
+        self.wire_subject: bytes = self._prefix + b".*"
 
     def exchange(self, deadline: Deadline) -> JetStreamMessage | None:
         """Ask for one message that is there now; None when there is none."""
@@ -188,7 +209,8 @@ class _SubscriptionFeed(BatchFeed):
             self._waits = True
             # ADR-13: the status that answered the first pull counts, too: for a batch of 5 it is UNSUB … 6.
             self.link.limit(self.pull, self.pull.delivered + self.options.batch)
-            self.pull.ask(pull_body(self.options.batch, expires_ns=self._expires_ns()))
+            # Both: the server waits for a first message, and ends the pull as soon as it has no other.
+            self.pull.ask(pull_body(self.options.batch, expires_ns=self._expires_ns(), no_wait=True))
             return
         self.end()
         if self.received:

@@ -12,7 +12,9 @@ Who does what:
   js-push-<n>       with heartbeats only: raises the alarm after too long a silence. It alone uses the heartbeat
                     clock, and never touches a message. Blocks until it is woken, at most until the next alarm. It
                     looks at the connection itself each time and is not told to pause and resume: two threads could
-                    tell it in the wrong order. Ends when the mailbox is closed, which finish() wakes it after.
+                    tell it in the wrong order. After an alarm it looks the consumer up, which blocks for one
+                    reply; one that is gone ends the subscription. Ends when the mailbox is closed, which finish()
+                    wakes it after.
 
 `_turn` is held while waiting for a message; only consuming threads ask for it. It is an RLock, because that
 knows its owner: however an exception of a signal handler's comes in between, the `finally` releases it if and
@@ -26,6 +28,7 @@ import itertools
 import threading
 import time
 from _thread import allocate_lock
+from collections import deque
 from collections.abc import Callable, Iterator
 from datetime import timedelta
 from typing import Any
@@ -36,11 +39,12 @@ from ..api.client import ApiClient
 from ..api.config import AckPolicy
 from ..api.consumer_api import ConsumerApi
 from ..api.info import ConsumerInfo
-from ..api.message import JetStreamMessage, Source, parse_metadata
+from ..api.message import JetStreamMessage, Source, facts_of, parse_metadata
 from ..errors import (
     MissedHeartbeatError,
     NatsError,
     NotJSMessageError,
+    PermissionsError,
     SequenceMismatchError,
     SubscriptionClosedError,
     TimeoutError,
@@ -51,7 +55,9 @@ from ..protocol.headers import Status, header_value
 from ..protocol.parser import RawMessage
 from ..protocol.subjects import publish_subject, queue_name
 from .heartbeat import PUSH_FACTOR, HeartbeatClock
+from .look_up import GONE
 from .pull import ArrivedStatus
+from .retry_delay import retry_delay
 from .status import PushAction, classify, read_status, to_error
 from .take import take_one
 
@@ -63,6 +69,9 @@ _numbers = itertools.count(1)
 # How many messages and bytes a subscription may buffer; 0 or less is no limit.
 PendingLimits = tuple[int, int]
 
+# The least time that the server is given to answer a look-up; a longer heartbeat gives it more.
+LEAST_LOOK_UP_SECONDS = 1.0
+
 # In the mailbox: what follows came on a new connection. Compared by identity.
 RECONNECTED = ArrivedStatus((b"", None, None, b""), Status(0, ""), 0.0)
 
@@ -72,7 +81,8 @@ class Sequences:
 
     __slots__ = ("_report", "last")
 
-    def __init__(self, report: Callable[[NatsError], None]) -> None:
+    def __init__(self, report: Callable[[int, int, int], None]) -> None:
+        """`report` is told the sequence that was expected, the one that came, and the stream's."""
         self._report = report
         self.last: int | None = None  # delivered last: 0 for a new consumer, None when it is not known
 
@@ -95,7 +105,7 @@ class Sequences:
         stream_seq, self.last = metadata.sequence
         # A smaller number is a new leader's, or that of a consumer made anew: nothing is missing.
         if last is not None and metadata.num_delivered <= 1 and self.last > last + 1:
-            self._report(SequenceMismatchError(last + 1, self.last, stream_seq=stream_seq))
+            self._report(last + 1, self.last, stream_seq)
         return True
 
     def heartbeat(self, block: bytes) -> None:
@@ -106,7 +116,7 @@ class Sequences:
             if last is not None and self.last > last:
                 stream = header_value(block, b"Nats-Last-Stream") or b""
                 stream_seq = int(stream) if stream.isdigit() else 0
-                self._report(SequenceMismatchError(last, self.last, stream_seq=stream_seq))
+                self._report(last, self.last, stream_seq)
 
 
 class PushInbound(Inbound):
@@ -118,20 +128,24 @@ class PushInbound(Inbound):
         # publish_subject: the server publishes to it.
         wire_queue = None if queue is None else queue_name(queue)
         super().__init__(client.link, publish_subject(subject), wire_queue, *limits)
-        self.stream_name = self._name = ""
-        self.acks = True
-        self.items = self.mailbox.items
+        self.stream_name: str = ""
+        self._name = ""
+        self.acks: bool = True
+        self.items: deque[RawMessage] = self.mailbox.items
         self.source: Source = self  # of its messages: acks and items
         self.delete_when_empty = False
-        self.api = ConsumerApi(client)
+        self.backoff: list[float] | None = None  # of the consumer
+        self.api: ConsumerApi = ConsumerApi(client)
+        self._timeout = client.timeout
         self._turn = threading.RLock()
         self._not_messages = 0  # statuses and marks that were taken
-        self._sequences = Sequences(self.link.report)
+        self._sequences = Sequences(self._report_gap)
         self.inspect: Callable[[RawMessage], bool] | None = self._sequences.message if queue is None else None
         self._flow_answered: bytes | None = None  # the server repeats a request until it is answered
         self._watcher: threading.Thread | None = None  # js-push
         self._wakeup = Wakeup()  # for js-push
         self._losses = self._losses_seen = 0  # of the session; the first is written by the reader thread alone
+        self._may_look_up = True  # the server has not denied it in this session
         self._owner_lock = allocate_lock()
         self._created = False
 
@@ -149,6 +163,7 @@ class PushInbound(Inbound):
         Raises what closed the subscription meanwhile: the server denied it, or the connection was closed.
         """
         self.acks = info.config.ack_policy != AckPolicy.NONE
+        self.backoff = info.config.backoff
         self._sequences.last = 0 if created else None
         self.stream_name, self._name = info.stream_name, info.name  # from now on reconnected() leaves a mark
         self._created = created
@@ -164,7 +179,7 @@ class PushInbound(Inbound):
         deadline = Deadline(timeout)
         turn = self._turn
         try:
-            if not turn.acquire(False) and not acquire(turn, deadline.wait_time()):  # type: ignore[arg-type]
+            if not turn.acquire(False) and not acquire(turn, deadline.wait_time()):
                 raise TimeoutError("no message came in time: another thread was waiting for one, too")
             return take_one(self, deadline)
         except SubscriptionClosedError:
@@ -175,6 +190,13 @@ class PushInbound(Inbound):
                 turn.release()
             except RuntimeError:
                 pass  # this thread does not have it
+
+    def _callback_raised(self, error: BaseException, message: JetStreamMessage) -> None:
+        self.link.reports.callback_raised(error, self.link.logs.consumer, facts_of(message))
+
+    def _report_gap(self, expected: int, got: int, stream_seq: int) -> None:
+        names = {"stream": self.stream_name, "consumer": self.consumer_name}
+        self.link.report(SequenceMismatchError(expected, got, stream_seq=stream_seq, **names))
 
     def wait(self, timeout: float | None) -> RawMessage:
         return self.mailbox.get(timeout)
@@ -276,7 +298,9 @@ class PushInbound(Inbound):
         while not self.mailbox.closed:
             self._follow_connection(clock)
             if clock.due():
-                self._on_silence(clock.silence)
+                names = {"stream": self.stream_name, "consumer": self.consumer_name}
+                self.link.report(MissedHeartbeatError(clock.silence, **names))
+                self._on_silence(clock.window)
             self._on_wake()
             self._follow_connection(clock)
             wait = clock.remaining()
@@ -288,13 +312,38 @@ class PushInbound(Inbound):
         losses = self._losses  # read second: the loss of a session is counted before the next one is in use
         if not connected or losses != self._losses_seen:
             self._losses_seen = losses
+            self._may_look_up = True
             clock.pause()
         if connected:
             clock.resume()
             clock.reset(self.last_arrival)
 
-    def _on_silence(self, silence: float) -> None:
-        self.link.report(MissedHeartbeatError(silence))
+    def _on_silence(self, window: float) -> None:
+        """An alarm, after nothing came for `window` seconds: look the consumer up, once.
+
+        What is not a definite reply says nothing: the next alarm asks again.
+        """
+        if not self._may_look_up:
+            return
+        try:
+            timeout = min(self._timeout, max(window, LEAST_LOOK_UP_SECONDS))
+            self.api.info(self.stream_name, self.consumer_name, timeout=timeout)
+        except GONE as error:
+            if not self.mailbox.closed:  # otherwise it was ended meanwhile, and deleted by the one who did
+                with self._owner_lock:
+                    self._created = False  # nothing is left to delete
+                self.conclude(error)
+        except PermissionsError:
+            self._may_look_up = False
+        except NatsError as error:
+            self.link.logs.consumer.debug("consumer %s could not be looked up: %s", self.consumer_name, error)
+
+    def conclude(self, error: NatsError) -> None:
+        """The consumer is gone: no message follows those that are buffered. By js-push."""
+        self.link.close(self)
+        self.finish(error)
+        if self.has_callback:  # otherwise next_msg() and the iteration raise it
+            self.link.report(error)
 
     def _on_wake(self) -> None:
         """js-push was woken; an ordered subscription replaces its consumer here."""
@@ -308,9 +357,15 @@ class PushSubscription(Subscription):
     connection's error callback. A status that is an error is raised by next_msg() and the iteration, or reported
     where there is a callback; the subscription goes on after it.
 
+    After an alarm the consumer is looked up. One that is gone ends the subscription: next_msg() and the iteration
+    raise ConsumerNotFoundError or StreamNotFoundError; where there is a callback, it is reported. Without
+    heartbeats (`idle_heartbeat`) a consumer that is gone cannot be told from one that has nothing to deliver.
+
     `unsubscribe()` and `drain()` delete the consumer if this subscription created it, durable or not; one that was
     found is left alone. Closing or draining the connection deletes nothing.
     """
+
+    __slots__ = ()
 
     _inbound: PushInbound
 
@@ -318,7 +373,8 @@ class PushSubscription(Subscription):
         """The next message. Blocks up to `timeout` seconds (None: for ever).
 
         Raises TimeoutError when none came, PullError for a status that is an error, SubscriptionClosedError after
-        unsubscribe or drain, ConnectionClosedError, PermissionsError when the server denied the subscription.
+        unsubscribe or drain, ConnectionClosedError, PermissionsError when the server denied the subscription,
+        ConsumerNotFoundError or StreamNotFoundError when the consumer is gone.
         """
         return super().next_msg(timeout)  # type: ignore[return-value]  # of what PushInbound.take() returns
 
@@ -327,6 +383,8 @@ class PushSubscription(Subscription):
 
     def unsubscribe(self, limit: int = 0) -> None:
         """Stop receiving, drop what is buffered, and delete the consumer if this subscription created it.
+
+        A `limit` is refused: only a plain subscription has one.
 
         Blocks for the server's reply to the deletion and raises what it says. A second call does nothing, or tries
         again to delete the consumer where the first one failed.
@@ -341,7 +399,8 @@ class PushSubscription(Subscription):
 
         A consumer that this subscription created is deleted when everything has been handled: with a callback
         before this returns (unless it is called from the callback), without one when the messages left have
-        been taken and another is asked for. A deletion that fails is reported to the error callback.
+        been taken and another is asked for. A deletion that fails is reported to the error callback. Blocks up to
+        `timeout` seconds; by default `drain_timeout` of connect().
         """
         self._inbound.delete_when_empty = True
         super().drain(timeout)
@@ -361,12 +420,20 @@ class PushSubscription(Subscription):
 
     @property
     def stream_name(self) -> str:
+        """The stream it reads."""
         return self._inbound.stream_name
 
     @property
     def consumer_name(self) -> str:
         """The consumer's name on the server; that of an ordered subscription changes when it is replaced."""
         return self._inbound.consumer_name
+
+    def __repr__(self) -> str:
+        queue = f" queue={self.queue!r}" if self.queue else ""
+        return (
+            f"<PushSubscription of consumer {self.consumer_name!r}, stream {self.stream_name!r}:{queue} "
+            f"{self._state()}>"
+        )
 
     def consumer_info(self) -> ConsumerInfo:
         """Ask the server for the consumer's state. Raises ConsumerNotFoundError when it is gone, or while that of
@@ -375,15 +442,18 @@ class PushSubscription(Subscription):
         return inbound.api.info(inbound.stream_name, inbound.consumer_name)
 
 
-def acking(callback: Callback) -> Callback:
-    """ADR-15: acked when the callback returns, nak'ed when it raises; what it acked itself stays as it is."""
+def acking(callback: Callback, inbound: PushInbound) -> Callback:
+    """ADR-15: acked when the callback returns, nak'ed when it raises; what it acked itself stays as it is.
+
+    Nak'ed with a delay that grows: without one, a message that cannot be handled is a hot loop.
+    """
 
     def handle(message: JetStreamMessage) -> None:
         try:
             callback(message)
         except BaseException:
             try:
-                message.nak()
+                message.nak(retry_delay(message.metadata.num_delivered, inbound.backoff))
             except NatsError:
                 pass  # it comes again after ack_wait; the callback's own error is the one to report
             raise

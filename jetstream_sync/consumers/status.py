@@ -184,14 +184,19 @@ def classify(status: Status) -> Rule:
 
 
 def to_error(status: Status, subject: str = "", what: str = "pull request failed") -> NatsError:
-    """The error for a status that ends a pull. `subject` is the subject of the pull, used for 503 only."""
+    """The error for a status that ends a pull. `subject` is the subject of the pull, which names the consumer."""
     rule = classify(status)
     if rule.kind is Kind.NO_RESPONDERS:
         return NoRespondersError(subject, rule.hint)
     message = f"{what}: {status.code} {status.description}".rstrip()
+    stream, _, consumer = subject.partition(".CONSUMER.MSG.NEXT.")[2].partition(".")
+    if consumer:
+        message = f"{message}: consumer {consumer!r} on stream {stream!r}"
     if rule.hint:
         message = f"{message}; {rule.hint}"
-    return _ERRORS.get(rule.kind, PullError)(status.code, status.description, message)
+    error = _ERRORS.get(rule.kind, PullError)(status.code, status.description, message)
+    error.stream, error.consumer = stream, consumer
+    return error
 
 
 def pending_of(block: bytes) -> Pending:

@@ -13,7 +13,7 @@ from __future__ import annotations
 import base64
 import os
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import NoReturn, TypeVar
 
@@ -21,7 +21,7 @@ from ..errors import AuthorizationError
 from .ed25519 import SIGNATURE_SIZE
 from .nkeys import KeyPair
 
-__all__ = ["Authenticator", "Credentials", "Secret", "SignatureCallback", "UserJwtCallback"]
+__all__ = ["Authenticator", "Credentials", "RawCredentials", "Secret", "SignatureCallback", "UserJwtCallback"]
 
 Secret = str | Callable[[], str]
 _PathLike = str | os.PathLike[str]
@@ -41,11 +41,21 @@ _JWT = re.compile(r"[\w-]+\.[\w-]+\.[\w-]+", re.ASCII)
 _SEED_LIKE = re.compile(r"S[A-Z2-7]{57}")
 
 
+class RawCredentials(str):
+    """The text of a `.creds` file, in place of its path. Its repr does not show it."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return "RawCredentials(…)"
+
+
 class Authenticator:
     """The credentials of a client. Thread-safe. Its repr shows no secret, and it cannot be pickled.
 
     `user`, `password`, `token`: a string, or a callable without arguments that is called at each connect.
-    `user_credentials`: the path of a `.creds` file, or a pair (path of the JWT, path of the seed).
+    `user_credentials`: the path of a `.creds` file, or a pair (path of the JWT, path of the seed), or the text of
+    such a file: RawCredentials, or a string with its BEGIN and END lines.
     `nkeys_seed`: the path of a file with an nkey seed; `nkeys_seed_str`: the seed itself. Files are read again at
     each connect, because they may have been replaced; a leading `~` is the home directory.
     `user_jwt_cb()` returns the user JWT. `signature_cb(nonce: bytes)` signs the nonce and returns the 64 bytes of
@@ -81,7 +91,8 @@ class Authenticator:
         if len(names) > 1:
             raise ValueError(f"{' and '.join(names)} contradict each other: give one of them")
         if user_credentials is not None:
-            self._identities["credentials file"] = _from_credentials(user_credentials)
+            kind = "credentials text" if _is_text(user_credentials) else "credentials file"
+            self._identities[kind] = _from_credentials(user_credentials)
         elif nkeys_seed is not None:
             self._identities["nkey seed file"] = _from_seed_file(nkeys_seed)
         elif nkeys_seed_str is not None:
@@ -115,6 +126,22 @@ class Authenticator:
         if url_password:
             raise AuthorizationError("the server URL has a password but no user: write nats://user:password@host")
         return {"auth_token": url_user} if url_user else {}
+
+
+def describe(fields: Mapping[str, str]) -> str:
+    """The credentials in `fields` of CONNECT, without their secrets: the user, the nkey, or their kind."""
+    named = []
+    if "pass" in fields:
+        named.append(f"user {fields.get('user', '')!r} and a password")
+    elif "user" in fields:
+        named.append("a user without a password")  # which may be a token: not shown
+    if "auth_token" in fields:
+        named.append("a token")
+    if "nkey" in fields:
+        named.append(f"nkey {fields['nkey']}")
+    if "jwt" in fields:
+        named.append("a user JWT")
+    return " and ".join(named) or "no credentials"
 
 
 # --- plain identities ---------------------------------------------------------------------------
@@ -169,19 +196,30 @@ def _ask(option: str, callback: Callable[..., _T], *args: bytes) -> _T:
 
 
 def _from_credentials(credentials: Credentials) -> _Fields:
+    if _is_text(credentials):
+        return _from_text(str(credentials))
     paths = credentials if isinstance(credentials, (tuple, list)) else (credentials, credentials)
     if len(paths) != 2:
         raise ValueError("user_credentials takes one path, or a pair: path of the JWT, path of the seed")
-    hint = "write them to a file that only you can read"
+    hint = "give the whole text of a .creds file, or its path"
     jwt_path, seed_path = (_checked_path("user_credentials", path, hint) for path in paths)
 
     def load() -> tuple[str, KeyPair]:
         jwt_text = _read(jwt_path)
         # A single file is read once, so that JWT and seed match even if the file is being replaced.
         seed_text = jwt_text if seed_path == jwt_path else _read(seed_path)
-        return _jwt_in(jwt_text, jwt_path), _seed_in(seed_text, seed_path)
+        return _jwt_in(jwt_text, repr(jwt_path)), _seed_in(seed_text, seed_path)
 
     return _from_files(load, _jwt_fields)
+
+
+def _is_text(credentials: Credentials) -> bool:
+    return isinstance(credentials, RawCredentials) or (isinstance(credentials, str) and "-BEGIN " in credentials)
+
+
+def _from_text(text: str) -> _Fields:
+    what = "the text given as user_credentials"
+    return partial(_jwt_fields, (_jwt_in(text, what), _user_key(_block(text, "SEED"), what)))
 
 
 def _jwt_fields(identity: tuple[str, KeyPair], nonce: str | None) -> dict[str, str]:
@@ -197,7 +235,7 @@ def _from_seed_file(given: _PathLike) -> _Fields:
 def _from_seed(seed: str) -> _Fields:
     if not isinstance(seed, str):
         raise TypeError(f"nkeys_seed_str must be a str, not {type(seed).__name__}")
-    return partial(_nkey_fields, _user_key(seed.strip(), "nkeys_seed_str"))
+    return partial(_nkey_fields, _user_key(_block(seed, "SEED"), "nkeys_seed_str"))
 
 
 def _nkey_fields(key: KeyPair, nonce: str | None) -> dict[str, str]:
@@ -300,10 +338,10 @@ def _read(path: str) -> str:
     return contents.decode("utf-8", "replace")
 
 
-def _jwt_in(text: str, path: str) -> str:
+def _jwt_in(text: str, where: str) -> str:
     jwt = _block(text, "JWT")
     if not _JWT.fullmatch(jwt):
-        raise ValueError(f"{path!r} holds no user JWT: expected a .creds file as written by `nsc`")
+        raise ValueError(f"{where} holds no user JWT: expected a .creds file as written by `nsc`")
     return jwt
 
 

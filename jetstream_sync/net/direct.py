@@ -56,15 +56,15 @@ class DirectPhase:
     __slots__ = ("callers", "error", "permit", "recalled", "received", "transport")
 
     def __init__(self, transport: Transport) -> None:
-        self.transport = transport
-        self.permit = [b"permit"]
+        self.transport: Transport = transport
+        self.permit: list[bytes] = [b"permit"]
         """One element, any that is true: the permit to receive."""
         self.received: list[bytes] = []
         self.error: OSError | None = None
         """Why a caller could not receive."""
         self.callers: list[bytes] = []
         """The reply subjects of the callers inside; more than one only if two begin at the same instant."""
-        self.recalled = False
+        self.recalled: bool = False
 
     def receive(self) -> None:
         """Use the permit. Raises IndexError when another thread has it, OSError."""
@@ -108,11 +108,11 @@ class DirectReceive(NoDirect):
     def __init__(self) -> None:
         self.phase: DirectPhase | None = None
         """The phase that callers are in at present, if the reader offers one."""
-        self.requests = 0
+        self.requests: int = 0
         """How many requests have been made in a phase."""
         self._wakeup = Wakeup()  # of the sleeping reader
         self._single_replies = 0  # in a row
-        self.streak = FIRST_STREAK
+        self.streak: int = FIRST_STREAK
         """How many single replies in a row it takes for the reader to offer a phase."""
 
     # --- callers ------------------------------------------------------------------------------------

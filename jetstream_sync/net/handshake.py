@@ -12,13 +12,23 @@ from typing import Any, NamedTuple
 from .. import _platform
 from .._deadline import Deadline
 from .._version import __version__
-from ..errors import NatsError, ProtocolError
+from ..errors import AuthorizationError, NatsError, ProtocolError
 from ..protocol import commands
 from ..protocol.parser import PONG, Err, Event, Info, Parser
+from .auth import describe
 from .options import Options
 from .server_errors import server_error
 from .servers import ServerAddress
 from .transport import Transport, dial, send_all
+
+
+def check_tls(options: Options) -> None:
+    """Raise ValueError for TLS files that cannot be used; without them nothing is loaded."""
+    if options.tls_files is not None:
+        # Here and not above: see net/tls.py.
+        from .tls import tls_context
+
+        tls_context(options.tls_files)
 
 
 class Session(NamedTuple):
@@ -56,6 +66,7 @@ class _Handshake:
         self._encrypted = False
         self._parser = Parser()
         self._events: list[Event] = []
+        self._tried = ""  # the credentials that were sent, without their secrets
 
     def run(self) -> Session:
         if self._options.tls_handshake_first:
@@ -80,9 +91,11 @@ class _Handshake:
     def _upgrade(self) -> None:
         hostname = self._options.tls_hostname or self._address.tls_name or self._address.host
         # Here and not above: see net/tls.py.
-        from .tls import start_tls
+        from .tls import start_tls, tls_context
 
-        self._transport = start_tls(self._transport, self._options.tls, hostname, self._deadline)
+        # Files are read at each connect: certificates are replaced before they expire.
+        context = self._options.tls or tls_context(self._options.tls_files)
+        self._transport = start_tls(self._transport, context, hostname, self._deadline)
         self._encrypted = True
 
     def _first_info(self) -> dict[str, Any]:
@@ -95,6 +108,7 @@ class _Handshake:
         credentials = self._options.authenticator.connect_fields(
             info.get("nonce"), self._address.user, self._address.password
         )
+        self._tried = describe(credentials)
         return {
             "verbose": False,
             "pedantic": False,
@@ -127,7 +141,10 @@ class _Handshake:
                 raise self._parser.error
         event = self._events.pop(0)
         if isinstance(event, Err):
-            raise server_error(event.text)
+            error = server_error(event.text)
+            if isinstance(error, AuthorizationError) and self._tried:
+                raise AuthorizationError(f"{error}; tried: {self._tried}", credentials=self._tried)
+            raise error
         return event
 
 
@@ -142,6 +159,8 @@ def explain(error: BaseException) -> BaseException:
         return _replace(error, f"TLS handshake failed: {getattr(error, 'reason', None) or error}")
     if isinstance(error, TimeoutError):
         return _replace(error, "timed out")
+    if not isinstance(error, Exception):
+        return _replace(error, f"a callable of the program raised {type(error).__name__}")
     if isinstance(error, OSError) and not isinstance(error, ConnectionError) and _platform.is_lost(error):
         return _replace(error, f"the connection was lost: {error}")
     return error

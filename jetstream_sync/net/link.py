@@ -11,17 +11,15 @@ releasing it: no user code, no socket call, no start of a thread and no wait und
 from __future__ import annotations
 
 import itertools
-import logging
 import threading
 import time
-import weakref
 from _thread import allocate_lock
 from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from .._deadline import Deadline
-from .._platform import on_fork
+from .._log import Logs
 from .._threads import Waiters, acquire, detached, join_quietly, locked, spawn
 from ..errors import (
     ConnectionClosedError,
@@ -29,6 +27,7 @@ from ..errors import (
     ForkError,
     MaxPayloadError,
     NatsError,
+    NotConnectedError,
     PermissionsError,
     StaleConnectionError,
     TimeoutError,
@@ -36,23 +35,22 @@ from ..errors import (
 from ..protocol import commands
 from ..protocol.subjects import new_inbox
 from . import direct
-from .callbacks import CallbackRunner
 from .dialer import Dialer
 from .handshake import Session
+from .open_links import links
 from .options import Options
 from .outbox import DetachedTransport, Outbox
-from .pings import Pings, PongWaiters
+from .pings import Departure, Pings, PongWaiters
 from .reader import Reader
 from .receiver import JOIN_SECONDS, Receiver
-from .requests import ReplyWaiter, Requests
+from .reports import Reports
+from .requests import ReplyWaiter, RequestCall, Requests
 from .router import Router
+from .server_errors import closed_by
 from .states import Status
 
 if TYPE_CHECKING:
     from .connection import Connection
-
-log = logging.getLogger("jetstream_sync")
-log.addHandler(logging.NullHandler())  # without it logging prints warnings to stderr where it is not set up
 
 # close() waits this long for the server to accept what was sent last and to close its side.
 GOODBYE_SECONDS = 1.0
@@ -65,28 +63,31 @@ class Link:
 
     def __init__(self, options: Options, connection: Connection) -> None:
         self.options = options
+        self.logs: Logs = Logs(options.name)
         self.forked = False
-        self.max_payload = 1024 * 1024
-        self.reconnects = 0
-        self.dropped_msgs = 0
+        self.max_payload: int = 1024 * 1024
+        self.reconnects: int = 0
+        self.dropped_msgs: int = 0
         self.server_info: dict[str, Any] = {}
         self.session: Session | None = None
-        self.last_error: Exception | None = None
-        self.failed = False
+        self.failed: bool = False
         """An error, not a call of the user's, closed the connection."""
-        self.outbox = Outbox(options.pending_size)
-        self.router = Router()
-        self.requests = Requests(self)
-        self.request = self.requests.request
-        self.dialer = Dialer(options)
-        self.reader = Reader(self, self.dialer)
+        self.reports: Reports = Reports(options, connection, self.logs.connection)
+        self.report: Callable[[Exception], None] = self.reports.report
+        self.not_connected: Callable[[str], NotConnectedError] = self.reports.not_connected
+        self.call: Callable[[Callable[[Any], Any] | None, Any], None] = self.reports.call
+        self.outbox: Outbox = Outbox(options.pending_size, self.reports.outage)
+        self.router: Router = Router()
+        self.requests: Requests = Requests(self)
+        self.request: RequestCall = self.requests.request
+        self.dialer: Dialer = Dialer(options, self._attempt_failed, self.report)
+        self.reader: Reader = Reader(self, self.dialer)
         self.direct: direct.NoDirect = direct.NO_DIRECT
-        self.direct_receive = direct.DirectReceive() if direct.ENABLED else direct.NO_DIRECT
-        self.status = Status.DISCONNECTED  # written under the lock
+        self.direct_receive: direct.NoDirect = direct.DirectReceive() if direct.ENABLED else direct.NO_DIRECT
+        self.status: Status = Status.DISCONNECTED  # written under the lock
         self.connection = connection  # the argument of the user's callbacks
         self._lock = allocate_lock()
-        self.pings = Pings(options.ping_interval, options.max_outstanding_pings)
-        self._callbacks = CallbackRunner()
+        self.pings: Pings = Pings(options.ping_interval, options.max_outstanding_pings)
         self.drain_steps: dict[Callable[[Deadline], None], None] = {}
         self._inbox_root = new_inbox(options.inbox_prefix).encode()
         self._next_inbox_number: Callable[[], int] = itertools.count(1).__next__
@@ -117,7 +118,7 @@ class Link:
         """Raise ForkError in a forked child, ConnectionClosedError, which says why, once closed."""
         self.check_process()
         if self.status is Status.CLOSED:
-            raise _closed_by(self.last_error if self.failed else None)
+            raise closed_by(self.reports.last_error if self.failed else None)
 
     # --- opening and losing sessions --------------------------------------------------------------------
 
@@ -131,7 +132,7 @@ class Link:
                 self._give_up_opening()
                 self._join_own_threads()
                 raise
-            self.last_error = error
+            self.reports.last_error = error
             self.status = Status.RECONNECTING
         try:
             if session is not None:
@@ -154,12 +155,14 @@ class Link:
         """connect() fails: the threads it started find an interrupted dialer and a closed outbox, and end."""
         self.dialer.interrupt()
         self.outbox.close()
+        self.reports.give_up()
         if self._opening.locked():
             self._opening.release()
 
     def first_session(self) -> Session | None:
         """Reader thread, at first: wait for the end of connect(). Returns its session; None when there is none."""
         self._opening.acquire()
+        self.reports.start()
         # Here, so that neither connect() nor the reading of what the server says meanwhile waits for the start.
         try:
             self._writer_thread = spawn("writer", self._run_writer)
@@ -184,15 +187,13 @@ class Link:
                 self.outbox.attach(session.transport, self.router.resubscriptions())
                 if not first:
                     self.reconnects += 1
-                    # Under the lock, as in lost(): callbacks come in the order of what they tell.
-                    self._callbacks.put(self.options.reconnected_cb, self.connection)
+                self.reports.opened(first=first)
         if not usable:
             session.transport.close()
             return False
-        if self.dialer.advertise(session.info) and not first:
-            self._callbacks.put(self.options.discovered_server_cb, self.connection)
-        self._callbacks.start()
+        discovered = self.dialer.advertise(session.info) and not first
         self.outbox.flush()
+        self.reports.log_session(session, discovered=discovered)
         if not first:
             for receiver in self.router.snapshot():
                 receiver.reconnected()
@@ -206,8 +207,13 @@ class Link:
         if isinstance(limit, int) and limit > 0:
             self.max_payload = limit
 
-    def lost(self, error: Exception) -> bool:
-        """Reader thread: the session broke, by break_session() or `error`. True when there is to be another."""
+    def _attempt_failed(self, url: str, error: BaseException, summary: NatsError) -> None:
+        """Reader thread, or the caller of connect()."""
+        connecting = self.status is Status.DISCONNECTED
+        self.reports.attempt_failed(url, error, summary, connecting=connecting)
+
+    def lost(self, session: Session, error: Exception) -> bool:
+        """Reader thread: `session` broke, by break_session() or `error`. True when there is to be another."""
         with self._lock:
             if self.status is Status.CLOSED:
                 return False
@@ -216,17 +222,13 @@ class Link:
             if again:
                 self.status = Status.RECONNECTING
             self.session = None
-            self.last_error = error
+            self.reports.lost(session, error)
             # In one step: a PING without its waiter, or a waiter without its PING, would shift all later ones.
             pings = self.pings.take_waiters()
             transport = self.outbox.detach()
             # After the detach: a request or a pull made later is not lost, it waits for the next session.
             requests, receivers = list(self.requests.pending), self.router.snapshot()
-            # Under the lock: a close() right behind us has its own callback to announce after these.
-            self._callbacks.put(self.options.error_cb, error)
-            self._callbacks.put(self.options.disconnected_cb, self.connection)
         self._leaving.wake_all()
-        self._callbacks.start()
         transport.abort()
         transport.close()
         failure = ConnectionLostError(f"the connection was lost: {error}")
@@ -235,8 +237,7 @@ class Link:
             waiter.complete(None, failure)
         for receiver in receivers:
             receiver.disconnected()
-        if self.options.error_cb is None:
-            log.warning("%s: %s", type(error).__name__, error)
+        self.reports.log_loss(session, error)
         if not again:
             self.shut_down(error)
         return again
@@ -276,8 +277,9 @@ class Link:
                 if self.status is Status.CLOSED:
                     return
                 session, waiters, none = self.session, self.pings.waiters, PongWaiters()
-                finish = partial(self._finish, session, waiters, self.router.snapshot(), _closed_by(error))
-                self.last_error = error or self.last_error
+                closed = closed_by(error)
+                finish = partial(self._finish, session, waiters, self.router.snapshot(), closed)
+                self.reports.last_error, self.reports.ending = error or self.reports.last_error, True
                 # Stores and no call between them: a signal handler that raises finds it closed or not.
                 self.session, self.pings.waiters = None, none
                 self.failed, self.status = error is not None, Status.CLOSED
@@ -304,19 +306,15 @@ class Link:
         self.outbox.close()
         self.requests.closed(closed)
         for waiter in waiters:
-            if waiter is not None and waiter.lock.locked():
+            if waiter is not None and not waiter.completed:
                 waiter.complete(None, closed)
         for receiver in receivers:
             receiver.closed(closed)
-        if not self._callbacks.closed:
-            if session is not None:
-                self._callbacks.put(self.options.disconnected_cb, self.connection)
-            self._callbacks.put(self.options.closed_cb, self.connection)
-            self._callbacks.close()
-        self._callbacks.start()
+        self.reports.closed(had_session=session is not None)
         self._join_threads(transport, receivers)
         if session is not None and transport.transport is None:
             session.transport.close()  # the thread that was interrupted has detached it
+        self.reports.log_end(self.reports.last_error if self.failed else None)
 
     def _say_goodbye(self, session: Session) -> None:
         """Send what is queued and wait for the server to close: a plain close could cut off our last bytes."""
@@ -334,7 +332,7 @@ class Link:
         deadline = Deadline(JOIN_SECONDS)  # for all together: each may be in user code
         for receiver in receivers:
             receiver.join(deadline.wait_time())
-        self._callbacks.join(JOIN_SECONDS)
+        self.reports.join(JOIN_SECONDS)
 
     def _join_own_threads(self) -> None:
         join_quietly(self._reader_thread, JOIN_SECONDS)
@@ -363,6 +361,15 @@ class Link:
         except ConnectionClosedError:
             self.check_usable()  # says what closed it
             raise
+
+    def not_sent(self, subject: bytes) -> TimeoutError:
+        """For a call that gave up and took back its message to `subject`, which had not left."""
+        what = f"to {subject.decode('utf-8', 'replace')!r}"
+        return self.reports.not_sent(what, connected=self.connected)
+
+    def no_message(self) -> TimeoutError:
+        """For a call that only waited for a message, and got none in time."""
+        return self.reports.no_message(connected=self.connected)
 
     def new_inbox(self) -> str:
         """A subject that no other client uses, to receive replies on."""
@@ -405,6 +412,18 @@ class Link:
             self._remove(receiver)
         if not receiver.completed:
             self.outbox.flush()
+
+    def leave(self, receiver: Receiver) -> None:
+        """close(), but what the server has sent before still comes. Does not flush. May be repeated."""
+        with self._lock:
+            if not self.router.holds(receiver) or receiver.leaving:
+                return
+            if self.session is None or receiver.completed:
+                self._remove(receiver)
+                return
+            self.outbox.control(commands.unsubscribe(receiver.sid))
+            self.outbox.ping(self.pings.waiters, Departure(self, receiver))
+            receiver.leaving = True
 
     def _remove(self, receiver: Receiver) -> None:
         """UNSUB first: after a signal handler raised between the two, a second call repeats both."""
@@ -493,7 +512,7 @@ class Link:
             if self.status is Status.CLOSED:
                 raise ConnectionClosedError()
             ping = self.outbox.ping(self.pings.waiters, waiter)
-        answered = False
+        answered = withdrawn = False
         try:
             self.direct.recall()
             self.outbox.flush()
@@ -501,18 +520,22 @@ class Link:
         finally:
             if not answered:  # a PING that has not left goes, together with its place among the waiters
                 with self._lock:
-                    self.outbox.unping(ping, self.pings.waiters, waiter)
+                    withdrawn = self.outbox.unping(ping, self.pings.waiters, waiter)
         if waiter.error is not None:
             raise waiter.error.with_traceback(None)
         if not answered:
-            raise TimeoutError("the server did not answer a ping in time")
+            if withdrawn:
+                raise self.reports.not_sent("ping", connected=self.connected)
+            late = TimeoutError("the server did not answer a ping in time")
+            late.sent = True
+            raise late
 
     def pong(self) -> None:
         """Reader thread: a PONG came."""
         with self._lock:
             waiter = self.pings.pong()
         if waiter is not None:
-            waiter.lock.release()
+            waiter.complete(None, None)
 
     def _run_writer(self) -> None:
         """js-writer."""
@@ -558,43 +581,6 @@ class Link:
             elif (receiver.wire_subject, receiver.wire_queue) == (subject, queue):
                 receiver.denied(error)
 
-    def report(self, error: Exception) -> None:
-        """Tell the error callback, or the log where there is none."""
-        self.last_error = error
-        if self.options.error_cb is not None:
-            self.call(self.options.error_cb, error)
-        elif not self.closed:
-            log.warning("%s: %s", type(error).__name__, error)
-
-    def call(self, callback: Callable[[Any], Any] | None, argument: Any) -> None:
-        """Run `callback(argument)` on js-callbacks. Call it without a lock."""
-        self._callbacks.put(callback, argument)
-        self._callbacks.start()
-
     def dropped(self, count: int) -> None:
         """Reader thread: a slow consumer has lost `count` messages."""
         self.dropped_msgs += count
-
-
-def _closed_by(error: Exception | None) -> NatsError:
-    """What calls raise once `error`, or the user (None), has closed the connection."""
-    if error is None:
-        return ConnectionClosedError()
-    closed = ConnectionClosedError(f"the connection is closed: {error}")
-    closed.__cause__ = error
-    return closed
-
-
-# --- other processes ----------------------------------------------------------------------------------
-
-links: weakref.WeakSet[Link] = weakref.WeakSet()
-
-
-def _after_fork_in_child() -> None:
-    """The links a forked child inherits belong to the parent; their locks may be held for ever."""
-    for link in list(links):
-        link.forked = True
-        link.direct_receive.orphan()
-
-
-on_fork(_after_fork_in_child)

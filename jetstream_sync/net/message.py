@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import json
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from ..errors import NatsError
@@ -12,6 +13,8 @@ from ..protocol.parser import RawMessage
 if TYPE_CHECKING:
     from .link import Link
 
+SHOWN_BYTES = 40
+
 
 class Message:
     """A received message. Subject, reply and headers are decoded when they are read; `data` is the payload.
@@ -19,11 +22,12 @@ class Message:
     A message can be pickled, without its connection: after unpickling it can be read, but respond() raises.
     """
 
-    __slots__ = ("_headers", "_link", "_raw")
+    __slots__ = ("_headers", "_link", "_raw", "_sid")
 
-    def __init__(self, raw: RawMessage, link: Link | None = None) -> None:
+    def __init__(self, raw: RawMessage, link: Link | None = None, sid: bytes = b"") -> None:
         self._raw = raw
         self._link = link
+        self._sid = sid
 
     @property
     def subject(self) -> str:
@@ -53,6 +57,11 @@ class Message:
             return self._headers
 
     @property
+    def sid(self) -> int:
+        """The number of the subscription that it came on; 0 for the reply to a request, and after unpickling."""
+        return int(self._sid or 0)
+
+    @property
     def raw_subject(self) -> bytes:
         """The subject as received, for subjects that are not UTF-8."""
         return self._raw[0]
@@ -61,6 +70,18 @@ class Message:
     def raw_headers(self) -> bytes | None:
         """The header block as received, with its version line; None when the message has no headers."""
         return self._raw[2]
+
+    def json(self) -> Any:
+        """The payload decoded as JSON; `data` stays bytes.
+
+        Raises ValueError when it is no JSON. The error names the subject, and the sequence where there is one, but
+        shows nothing of the payload.
+        """
+        return decode_json(self._raw[3], self._origin)
+
+    def _origin(self) -> str:
+        """Which message this is, for errors."""
+        return f"on {self.subject!r}"
 
     def respond(self, payload: bytes = b"", headers: Mapping[str, Any] | None = None) -> None:
         """Publish `payload`, with `headers` if given, to this message's reply subject. Does not block.
@@ -78,6 +99,25 @@ class Message:
         return (type(self), (self._raw,))
 
     def __repr__(self) -> str:
-        # Without payload and header values: they may be secrets, and a repr often ends up in a log.
+        # Without header values: they may be credentials, and a repr often ends up in a log.
         reply = "" if self._raw[1] is None else f" reply={self.reply!r}"
-        return f"<{type(self).__name__} subject={self.subject!r}{reply} data={len(self.data)} bytes>"
+        return f"<{type(self).__name__} subject={self.subject!r}{reply} data={excerpt(self.data)}>"
+
+
+def decode_json(data: bytes, origin: Callable[[], str]) -> Any:
+    """The JSON value in a payload. Raises ValueError that names the `origin` and shows nothing of the payload."""
+    try:
+        return json.loads(data)
+    except json.JSONDecodeError as error:
+        why = f"{error.msg} at line {error.lineno}, column {error.colno}"
+    except UnicodeDecodeError as error:
+        why = f"{error.reason} at byte {error.start}"
+    except RecursionError:
+        why = "it is nested too deeply"
+    # Python's own errors hold the payload: none of them may be the context of this one.
+    raise ValueError(f"the message {origin()} is no JSON: {why}")
+
+
+def excerpt(data: bytes) -> str:
+    """The first SHOWN_BYTES of a payload, and its size if there are more."""
+    return repr(data) if len(data) <= SHOWN_BYTES else f"{data[:SHOWN_BYTES]!r}… ({len(data)} bytes)"

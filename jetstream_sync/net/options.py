@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from .._deadline import seconds
 from ..protocol.subjects import inbox_prefix as valid_inbox_prefix
 from .auth import Authenticator
-from .servers import ServerAddress, parse_servers
+from .servers import ReconnectHandler, ServerAddress
 
 if TYPE_CHECKING:
     import ssl
 
     from .connection import Connection
-
-DEFAULT_URL = "nats://127.0.0.1:4222"
 
 ErrorCallback = Callable[[Exception], Any]
 ConnectionCallback = Callable[["Connection"], Any]
@@ -37,6 +35,14 @@ _CREDENTIALS = (
 )
 
 
+class TlsFiles(NamedTuple):
+    """Paths of PEM files: the CAs to trust, the client's certificate and its key (None: it is with the former)."""
+
+    ca: str | None
+    cert: str | None
+    key: str | None
+
+
 class Options(NamedTuple):
     """The options of connect(), checked and converted; durations are in seconds."""
 
@@ -44,6 +50,7 @@ class Options(NamedTuple):
     authenticator: Authenticator
     name: str | None
     tls: ssl.SSLContext | None
+    tls_files: TlsFiles | None
     tls_required: bool
     tls_hostname: str | None
     tls_handshake_first: bool
@@ -55,6 +62,7 @@ class Options(NamedTuple):
     reconnect_time_wait_max: float
     reconnect_jitter: float
     dont_randomize: bool
+    ignore_discovered_servers: bool
     ping_interval: float
     max_outstanding_pings: int
     pending_size: int
@@ -67,31 +75,13 @@ class Options(NamedTuple):
     closed_cb: ConnectionCallback | None
     discovered_server_cb: ConnectionCallback | None
     lame_duck_mode_cb: ConnectionCallback | None
+    reconnect_to_server_handler: ReconnectHandler | None
 
 
 def drain_timeout(options: Options, timeout: Duration | None) -> float:
     """How long a drain may take: as asked for, else as connect() was told."""
     chosen = seconds(timeout)
     return options.drain_timeout if chosen is None else chosen
-
-
-def server_list(servers: str | Iterable[str] | None) -> tuple[ServerAddress, ...]:
-    """The addresses of `servers`; by default of the environment variable NATS_URL, else of the local server.
-
-    Raises ValueError for a malformed URL or an empty list, TypeError for anything but strings.
-    """
-    if servers is None:
-        servers = os.environ.get("NATS_URL") or DEFAULT_URL
-    if not isinstance(servers, Iterable):
-        raise TypeError(f"servers must be a URL or a list of URLs, not {type(servers).__name__}")
-    urls = servers.split(",") if isinstance(servers, str) else list(servers)
-    for url in urls:
-        if not isinstance(url, str):
-            raise TypeError(f"servers must be URLs (str), not {type(url).__name__}")
-    addresses = parse_servers([url.strip() for url in urls if url.strip()])
-    if not addresses:
-        raise ValueError("servers must name at least one URL")
-    return addresses
 
 
 def positive(value: Duration, name: str) -> float:
@@ -111,11 +101,33 @@ def count(value: int, name: str, least: int) -> int:
     return value
 
 
+def _tls_files(options: dict[str, Any]) -> TlsFiles | None:
+    """Takes the three paths out of `options`."""
+    paths: list[str | None] = []
+    for name in ("tls_ca", "tls_cert", "tls_key"):
+        path = options.pop(name)
+        if path is not None and not isinstance(path, (str, os.PathLike)):
+            raise TypeError(f"{name} must be a path, not {type(path).__name__}")
+        if path is not None and not os.fsdecode(path):
+            raise ValueError(f"{name} is empty: leave it out, or pass None, to connect without it")
+        paths.append(None if path is None else os.path.expanduser(os.fsdecode(path)))
+    files = TlsFiles(*paths)
+    if files.key is not None and files.cert is None:
+        raise ValueError("tls_key needs tls_cert")
+    return None if files == (None, None, None) else files
+
+
 def make_options(given: Mapping[str, Any]) -> Options:
-    """Check and convert the arguments of connect(). Raises ValueError or TypeError, which name the option."""
+    """Check and convert the settings of a connection; `servers` are addresses.
+
+    Raises ValueError or TypeError, which name the option.
+    """
     options = dict(given)
     options["authenticator"] = Authenticator(**{name: options.pop(name) for name in _CREDENTIALS})
     tls = options["tls"]
+    files = options["tls_files"] = _tls_files(options)
+    if files is not None and tls not in (None, True):
+        raise ValueError("tls_ca, tls_cert and tls_key contradict the tls that is given: leave one of them out")
     if isinstance(tls, bool):
         options["tls"] = None
     # No isinstance: that would import ssl, which programs without TLS never load.
@@ -125,7 +137,7 @@ def make_options(given: Mapping[str, Any]) -> Options:
         if options[name] is not None and not isinstance(options[name], str):
             raise TypeError(f"{name} must be a str")
     for name, value in options.items():
-        if name.endswith("_cb") and value is not None and not callable(value):
+        if name.endswith(("_cb", "_handler")) and value is not None and not callable(value):
             raise TypeError(f"{name} must be callable")
     attempts = options["max_reconnect_attempts"]
     if attempts is not None and count(attempts, "max_reconnect_attempts", -1) < 0:
@@ -134,13 +146,13 @@ def make_options(given: Mapping[str, Any]) -> Options:
     if (seconds(jitter, "reconnect_jitter") or 0.0) > 1:
         raise ValueError(f"reconnect_jitter must be between 0 and 1: {jitter}")
     options["reconnect_jitter"] = float(jitter)
-    addresses = options["servers"] = server_list(options["servers"])
-    options["tls_required"] = bool(tls) or options["tls_handshake_first"] or any(each.tls for each in addresses)
+    in_urls = any(address.tls for address in options["servers"])
+    options["tls_required"] = bool(tls) or files is not None or options["tls_handshake_first"] or in_urls
     for name in ("connect_timeout", "ping_interval", "drain_timeout"):
         options[name] = positive(options[name], name)
     for name in ("reconnect_time_wait", "reconnect_time_wait_max"):
         options[name] = seconds(options[name], name) or 0.0
-    for name, least in (("max_outstanding_pings", 1), ("pending_size", 0)):
+    for name, least in (("max_outstanding_pings", 1), ("pending_size", -1)):
         count(options[name], name, least)
     options["inbox_prefix"] = valid_inbox_prefix(options["inbox_prefix"])
     return Options(**options)

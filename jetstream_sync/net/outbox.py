@@ -21,13 +21,16 @@ import itertools
 import time
 from _thread import allocate_lock
 from collections import deque
-from typing import Any, NamedTuple
+from collections.abc import Callable
+from typing import Any, NamedTuple, TypeVar
 
 from .._deadline import Deadline
 from .._threads import Waiters, Wakeup
 from ..errors import ConnectionClosedError, OutboundBufferLimitError, TimeoutError
 from ..protocol import commands
 from .transport import Transport
+
+T = TypeVar("T")
 
 # The right to send on a transport: a new tuple each time, compared by identity.
 Sender = tuple[Transport]
@@ -68,7 +71,9 @@ class DetachedTransport(NamedTuple):
 class Outbox:
     """See the module's text. Thread-safe."""
 
-    def __init__(self, pending_size: int) -> None:
+    def __init__(self, pending_size: int, state: object = "not connected") -> None:
+        """`state` as text says why there is no connection, in errors."""
+        self._state = state
         self._lock = allocate_lock()
         self._pending_size = pending_size
         self._transport: Transport | None = None
@@ -88,8 +93,8 @@ class Outbox:
         self._closed = False
         self._wakeup = Wakeup()  # of the writer thread
         self._room = Waiters()
-        self.out_msgs = 0
-        self.out_bytes = 0
+        self.out_msgs: int = 0
+        self.out_bytes: int = 0
 
     @property
     def lock_held(self) -> bool:
@@ -111,7 +116,7 @@ class Outbox:
                     raise ConnectionClosedError()
                 transport = self._transport
                 if transport is None and self._queued + len(frame) > self._pending_size:
-                    raise OutboundBufferLimitError(self._queued, self._pending_size)
+                    raise OutboundBufferLimitError(self._queued, self._pending_size, str(self._state))
                 self.out_msgs += 1
                 self.out_bytes += size
                 waits = coalesce or self._queue or self._acks or self._sender is not None
@@ -146,6 +151,9 @@ class Outbox:
         if self._closed:
             raise ConnectionClosedError()
         acks = self._acks
+        # With those that wait already: they leave when the caller asks for the next message, together with the
+        # pull that is often due then. At once, a burst's last ack would leave the pull to a write of its own.
+        coalesce = coalesce or bool(acks)
         acks.append(frame)
         if not coalesce or len(acks) >= COALESCE_ACKS:
             self.flush()
@@ -160,6 +168,25 @@ class Outbox:
             if self._transport is not None:
                 self._queue.append((frame,))
                 self._queued += len(frame)
+
+    def send_all(self, items: list[T], encode: Callable[[list[T]], list[bytes]]) -> None:
+        """Queue what `encode` makes of `items` as one write, and empty the list. Does not flush.
+
+        One step, for other threads and for signal handlers: nothing is queued twice. For the present session only;
+        without one it is dropped. `encode` is pure: it runs under the lock.
+        """
+        with self._lock:
+            taken = len(items)
+            frames = encode(items[:taken])
+            entry, count = (b"".join(frames),), len(frames)
+            size = len(entry[0])
+            # Stores and no call between them: a signal handler finds the items in the list or in the queue.
+            if count and self._transport is not None:
+                self._queue += (entry,)
+                self._queued += size
+                self.out_msgs += count
+                self.out_bytes += 4 * count  # "-NAK" and its like
+            del items[:taken]
 
     def flush(self) -> None:
         """Send what is queued, unless another thread is sending: that thread then sends it. Never blocks."""
@@ -180,12 +207,12 @@ class Outbox:
                 self._leave(sender)
             raise
 
-    def withdraw(self, *frames: bytes) -> bool:
-        """Take back frames that have not left yet (of callers that gave up). True when one of them was queued."""
+    def withdraw(self, *frames: bytes) -> list[bytes]:
+        """Take back frames that have not left yet (of callers that gave up): those that were still queued."""
         unwanted = set(map(id, frames))
         with self._lock:
             kept = [entry for entry in self._queue if id(_frame_of(entry)) not in unwanted]
-            found = len(kept) < len(self._queue)
+            found = [_frame_of(entry) for entry in self._queue if id(_frame_of(entry)) in unwanted]
             if found:
                 self._queue = kept
                 self._queued = sum(len(_frame_of(entry)) for entry in kept)
@@ -204,8 +231,8 @@ class Outbox:
             self._queued += len(commands.PING)
         return ping
 
-    def unping(self, ping: SessionOnly, waiters: deque[Any], waiter: Any) -> None:
-        """Take back a PING that has not left yet, and its waiter with it; one step like ping()."""
+    def unping(self, ping: SessionOnly, waiters: deque[Any], waiter: Any) -> bool:
+        """Take back a PING that has not left, and its waiter with it; one step like ping(). True: it had not."""
         with self._lock:
             index = next((index for index, entry in enumerate(self._queue) if entry is ping), None)
             if index is not None and waiter in waiters:
@@ -213,6 +240,13 @@ class Outbox:
                 del self._queue[index]
                 del waiters[place]
                 self._queued -= len(commands.PING)
+                return True
+        return False
+
+    @property
+    def queued(self) -> int:
+        """Bytes that wait to be sent, without acks."""
+        return self._queued
 
     @property
     def congested(self) -> bool:

@@ -1,7 +1,7 @@
-"""PING and PONG: which thread waits for which PONG, and the keep-alive.
+"""PING and PONG: what waits for which PONG, and the keep-alive.
 
-Pure: Link calls it under its lock. PONGs are told apart by their order alone, so a PING and its waiter are
-queued in one step (`Outbox.ping`).
+Pings is pure: Link calls it under its lock. PONGs are told apart by their order alone, so a PING and what waits
+for its PONG are queued in one step (`Outbox.ping`).
 """
 
 from __future__ import annotations
@@ -9,11 +9,35 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from .._deadline import FOREVER
+from ..errors import NatsError
+from ..protocol.parser import RawMessage
+from .receiver import Receiver
 from .requests import ReplyWaiter
 
-PongWaiters = deque[ReplyWaiter | None]
+if TYPE_CHECKING:
+    from .link import Link
+
+
+class Departure:
+    """A receiver whose interest was removed. The PONG behind its UNSUB says that all that was sent to it has come;
+    so does the end of the session. Then the connection forgets the receiver."""
+
+    completed = False
+
+    def __init__(self, link: Link, receiver: Receiver) -> None:
+        self._link = link
+        self._receiver = receiver
+
+    def complete(self, _: RawMessage | None, error: NatsError | None) -> None:
+        self._receiver.completed = True
+        self._link.close(self._receiver)
+
+
+PongWaiter = ReplyWaiter | Departure
+PongWaiters = deque[PongWaiter | None]
 
 
 class Pings:
@@ -24,21 +48,21 @@ class Pings:
         self._most = most
         self._clock = clock
         self.restart()
-        self.waiters = PongWaiters()
-        """Who waits for each PONG, in order; None: a PING of the keep-alive."""
+        self.waiters: PongWaiters = PongWaiters()
+        """What waits for each PONG, in order; None: a PING of the keep-alive."""
 
     def restart(self) -> None:
         """A new session begins."""
         self._unanswered = 0  # by any PONG
         self._next_at = self._clock() + self._interval
 
-    def take_waiters(self) -> list[ReplyWaiter]:
-        """The session ended: the threads that wait for a PONG which cannot come any more."""
+    def take_waiters(self) -> list[PongWaiter]:
+        """The session ended: what waits for a PONG which cannot come any more."""
         waiters, self.waiters = self.waiters, PongWaiters()
         return [waiter for waiter in waiters if waiter is not None]
 
-    def pong(self) -> ReplyWaiter | None:
-        """A PONG came. Returns who waits for it, if a thread does."""
+    def pong(self) -> PongWaiter | None:
+        """A PONG came. Returns what waits for it, if something does."""
         self._unanswered = 0
         return self.waiters.popleft() if self.waiters else None
 

@@ -6,7 +6,6 @@ and never waits for a receiver: mailboxes drop what exceeds their limits.
 
 from __future__ import annotations
 
-import logging
 from typing import TYPE_CHECKING
 
 from .._deadline import Deadline
@@ -21,8 +20,6 @@ from .server_errors import server_error, stays_open
 if TYPE_CHECKING:
     from .link import Link
 
-log = logging.getLogger("jetstream_sync")
-
 # A server in lame duck mode stays for 10 s at least before it closes connections; we are gone by then.
 LAME_DUCK_SECONDS = 2.0
 
@@ -35,21 +32,21 @@ class Reader:
         self._dialer = dialer
         self._parting: NatsError | None = None  # an -ERR after which the server closes
         self._lame_duck = False
-        self.in_msgs = 0
-        self.in_bytes = 0
+        self.in_msgs: int = 0
+        self.in_bytes: int = 0
 
     def run(self) -> None:
         """The thread's body."""
         session = self._link.first_session() or self._next_session()
         while session is not None:
             error = self._read_until_broken(session)
-            session = self._next_session() if self._link.lost(error) else None
+            session = self._next_session() if self._link.lost(session, error) else None
 
     def _next_session(self) -> Session | None:
         try:
             session = self._dialer.again()
         except NatsError as error:  # no server is left to try
-            self._link.report(error)
+            self._link.call(self._link.options.error_cb, error)
             self._link.shut_down(error)
             return None
         if session is None or not self._link.opened(session, first=False):
@@ -78,8 +75,8 @@ class Reader:
                 events = parser.feed(data)
         except OSError as error:
             return self._parting or ConnectionLostError(f"{session.address.url}: {error}")
-        except Exception as error:
-            log.exception("unexpected error in the reader thread; reconnecting")
+        except Exception as error:  # noqa: BLE001 - logged; the next session may do better
+            link.logs.connection.exception("unexpected error in the reader thread; reconnecting")
             return error
         return self._parting or ConnectionLostError(f"{session.address.url} closed the connection")
 

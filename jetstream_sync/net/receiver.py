@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sized
+
 from ..errors import NatsError, PermissionsError
 from ..protocol.parser import RawMessage
 
@@ -13,17 +15,23 @@ class Receiver:
     """A subscription as the connection sees it. Opened by `Link.open()`, closed by `Link.close()`.
 
     The reader thread calls deliver(), denied(), publish_denied(), disconnected() and reconnected(). They never
-    block. The thread that closes the connection calls closed() and join(). Under Link's lock only remaining()
-    and set_limit() are called; they take no lock.
+    block. The thread that closes the connection calls closing(), closed() and join(). Under Link's lock only
+    remaining() and set_limit() are called; they take no lock.
     """
 
-    sid = b""
+    sid: bytes = b""
     wire_subject: bytes
     wire_queue: bytes | None = None
-    drains = False
+    drains: bool = False
     """A user's subscription: it cannot be opened while the connection drains, and drain() waits for it."""
-    completed = False
+    completed: bool = False
     """The server has ended the interest by itself, or forgot it with its session: close() sends no UNSUB."""
+
+    items: Sized = ()
+    """What has come and was not taken, where that is known."""
+
+    leaving: bool = False
+    """The interest was removed: what the server sent before still comes, and then the receiver is forgotten."""
 
     def deliver(self, messages: list[RawMessage], size: int) -> None:
         """Reader thread: consecutive messages, `size` bytes of headers and payloads."""
@@ -48,6 +56,9 @@ class Receiver:
 
     def reconnected(self) -> None:
         """A new session is in use. Receivers that were opened on this very session hear it, too."""
+
+    def closing(self, error: NatsError) -> None:
+        """The connection is about to be closed: what is queued now is still sent. Never blocks."""
 
     def closed(self, error: NatsError) -> None:
         """The connection is closed for good."""

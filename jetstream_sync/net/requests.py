@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import itertools
 import time
+from _thread import LockType
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 
@@ -41,7 +42,7 @@ class ReplyInbox(Receiver, Generic[Pending]):
 
     def __init__(self, prefix: str) -> None:
         inbox = new_inbox(prefix)
-        self.wire_subject = f"{inbox}.*".encode()
+        self.wire_subject: bytes = f"{inbox}.*".encode()
         self._prefix = f"{inbox}.".encode()
         self._next_number: Callable[[], int] = itertools.count(1).__next__
         self.pending: dict[bytes, Pending] = {}
@@ -84,16 +85,28 @@ class ReplyInbox(Receiver, Generic[Pending]):
         self.fail(list(self.pending), error)
 
 
+class RequestCall(Protocol):
+    """The type of `Requests.request`."""
+
+    def __call__(
+        self, subject: bytes, payload: bytes, timeout: float | None, block: bytes | None = None
+    ) -> RawMessage: ...
+
+
 class ReplyWaiter:
     """A thread that blocks until its reply, or its PONG, has come."""
 
     __slots__ = ("error", "lock", "reply", "subject")
 
     def __init__(self, subject: bytes = b"") -> None:
-        self.subject = subject
-        self.lock = locked()
+        self.subject: bytes = subject
+        self.lock: LockType = locked()
         self.reply: RawMessage | None = None
         self.error: NatsError | None = None
+
+    @property
+    def completed(self) -> bool:
+        return not self.lock.locked()
 
     def complete(self, raw: RawMessage | None, error: NatsError | None) -> None:
         self.reply = raw
@@ -122,7 +135,7 @@ class Requests(ReplyInbox[ReplyWaiter]):
             link.open(self)
             self._opened = True
         waiting = ReplyWaiter(subject)
-        reply, frame = self.new_reply(), None
+        reply, frame, withdrawn = self.new_reply(), None, False
         wait = FOREVER if timeout is None else min(timeout, FOREVER)
         ends_at = time.monotonic() + wait
         try:
@@ -143,13 +156,17 @@ class Requests(ReplyInbox[ReplyWaiter]):
         finally:
             # Given up or interrupted: the request must not be sent after a reconnect.
             if self.pending.pop(reply, None) is not None and frame is not None:
-                link.outbox.withdraw(frame)
+                withdrawn = bool(link.outbox.withdraw(frame))
         if waiting.reply is not None:
             return waiting.reply
         if waiting.error is not None:
             link.outbox.withdraw(frame)
             raise waiting.error.with_traceback(None)
-        raise TimeoutError(f"no reply on {subject.decode('utf-8', 'replace')!r} within {timeout} s")
+        if withdrawn:
+            raise link.not_sent(subject)
+        late = TimeoutError(f"no reply on {subject.decode('utf-8', 'replace')!r} within {timeout} s")
+        late.sent = True
+        raise late
 
     def is_single_reply(self, events: list[Event]) -> bool:
         """Reader thread: whether `events` is the reply to the only request, and nothing else."""

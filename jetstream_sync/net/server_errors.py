@@ -1,10 +1,18 @@
-"""Maps the text of a server's `-ERR` to an error, during the handshake and afterwards."""
+"""Maps the text of a server's `-ERR` to an error, during the handshake and afterwards; and what closed a
+connection to the error that its calls raise."""
 
 from __future__ import annotations
 
 import re
 
-from ..errors import AuthorizationError, NatsError, PermissionsError, ProtocolError, StaleConnectionError
+from ..errors import (
+    AuthorizationError,
+    ConnectionClosedError,
+    NatsError,
+    PermissionsError,
+    ProtocolError,
+    StaleConnectionError,
+)
 
 # How -ERR texts begin, in lower case. The server closes the connection after each of these.
 _BY_PREFIX: tuple[tuple[str, type[NatsError]], ...] = (
@@ -48,3 +56,12 @@ def server_error(text: str) -> NatsError:
 def stays_open(text: str) -> bool:
     """Whether the server keeps the connection open after this `-ERR`."""
     return text.lower().startswith(_STAYS_OPEN)
+
+
+def closed_by(error: Exception | None) -> NatsError:
+    """What calls raise once `error`, or the user (None), has closed the connection."""
+    if error is None:
+        return ConnectionClosedError()
+    closed = ConnectionClosedError(f"the connection is closed: {error}")
+    closed.__cause__ = error
+    return closed

@@ -8,16 +8,21 @@ from __future__ import annotations
 
 import random
 import re
-from collections.abc import Callable, Iterable, Sequence
-from typing import NamedTuple
-from urllib.parse import unquote, urlsplit
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import islice
+from typing import Any, NamedTuple
+from urllib.parse import SplitResult, unquote, urlsplit
 
-from ..errors import AuthorizationError
+from .._deadline import seconds
+from ..errors import AuthorizationError, NatsError, ServerNotInPoolError
 
 DEFAULT_PORT = 4222
 
 # After so many refusals in a row a server is removed: the credentials will not become valid.
 MAX_AUTHORIZATION_ERRORS = 2
+
+# So many advertised servers are kept: a list without a bound would be tried to its end at each reconnect.
+MAX_DISCOVERED = 1000
 
 _BLANK_OR_CONTROL = re.compile(r"[\x00-\x20\x7f]")
 
@@ -59,9 +64,11 @@ def parse_server(url: str) -> ServerAddress:
         raise ValueError(f"server URL contains blanks or control characters: {shown!r}")
     try:
         parts = urlsplit(text)
-        port = parts.port
-    except ValueError:  # not chained: its text may quote a password
-        raise ValueError(f"not a server URL: {shown!r} (bad host or port)") from None
+        port, valid = parts.port, True
+    except ValueError:
+        valid = False  # and not raised from here: the text of this error may quote a password
+    if not valid:
+        raise ValueError(f"not a server URL: {shown!r} (bad host or port)")
     if parts.scheme not in ("nats", "tls"):
         raise ValueError(f"server URL must start with nats:// or tls://: {shown!r}")
     if not parts.hostname or port == 0 or parts.path not in ("", "/") or parts.query or parts.fragment:
@@ -76,25 +83,44 @@ def parse_server(url: str) -> ServerAddress:
 
 
 def redact(url: str) -> str:
-    """`url` without its credentials, for error texts: everything before the last `@` is removed.
+    """`url` without its credentials and parameters, for error texts: everything before the last `@` is removed.
 
     Without an `@`, a port that is not a number is removed as well: in `nats://user:password` it is a password.
+    With an `@` behind a question mark the secret may be on either side of both, and nothing is shown.
     """
     scheme, separator, rest = url.partition("://") if "://" in url else ("", "", url)
+    if "@" in rest.partition("?")[2]:
+        return f"{scheme}{separator}…"
     _, at_sign, host = rest.rpartition("@")
+    host = host.partition("?")[0]
     name, colon, port = host.rpartition(":")
     if colon and not at_sign and not port.rstrip("/]").isdigit():
         host = f"{name}:…"
     return f"{scheme}{separator}{host}"
 
 
-def parse_servers(urls: Iterable[str]) -> tuple[ServerAddress, ...]:
-    """Parse `urls`. Of several with the same host and port only the first is kept."""
+def unique(addresses: Iterable[ServerAddress]) -> tuple[ServerAddress, ...]:
+    """`addresses` in their order. Of several with the same host and port only the first is kept."""
     seen: dict[tuple[str, int], ServerAddress] = {}
-    for url in urls:
-        address = parse_server(url)
+    for address in addresses:
         seen.setdefault(address.key, address)
     return tuple(seen.values())
+
+
+class PoolServer(NamedTuple):
+    """A server of the pool as users see it: `nc.server_pool` lists them."""
+
+    url: str
+    """The URL, without credentials."""
+    reconnects: int
+    """Attempts to connect that failed since the last one that succeeded."""
+    discovered: bool
+    """Whether the cluster advertised it, and not the user named it."""
+
+    @property
+    def uri(self) -> SplitResult:
+        """The URL in its parts, as in nats-py."""
+        return urlsplit(self.url)
 
 
 class Server:
@@ -107,9 +133,13 @@ class Server:
         self.authorization_failures = 0
         self.last_error: BaseException | None = None
 
+    @property
+    def entry(self) -> PoolServer:
+        return PoolServer(self.address.url, self.failures, self.discovered)
+
 
 class ServerPool:
-    """The servers to choose from. Not thread-safe: it belongs to the thread that connects."""
+    """The servers to choose from. One thread at a time may change it; any thread may read `servers`."""
 
     def __init__(
         self,
@@ -134,10 +164,18 @@ class ServerPool:
 
     def round(self) -> list[Server]:
         """All servers in the order in which to try them. The current one, which was just lost, comes last."""
-        if self.current in self._servers:
-            self._servers.remove(self.current)
-            self._servers.append(self.current)
+        self._servers = sorted(self._servers, key=lambda server: server is self.current)
         return list(self._servers)
+
+    def replace(self, addresses: Sequence[ServerAddress]) -> None:
+        """Take these servers in place of the present ones. What is known of those named again stays."""
+        known = {server.address.key: server for server in self._servers}
+        fresh = []
+        for address in addresses:
+            server = known.get(address.key) or Server(address)
+            server.address, server.discovered = address, False
+            fresh.append(server)
+        self._servers = self._in_order(fresh)
 
     def connected(self, server: Server) -> None:
         """The connection to `server` is established: reset its failures."""
@@ -153,15 +191,16 @@ class ServerPool:
         server.authorization_failures = server.authorization_failures + 1 if refused else 0
         spent = self._max_attempts is not None and server.failures >= self._max_attempts
         if reconnecting and (spent or server.authorization_failures >= MAX_AUTHORIZATION_ERRORS):
-            self._servers.remove(server)
+            self._servers = [other for other in self._servers if other is not server]
 
     def advertise(self, urls: Iterable[object]) -> bool:
-        """Add the servers of the cluster's `connect_urls`; True when one of them is new.
+        """Add the servers of the cluster's `connect_urls`, MAX_DISCOVERED at most; True when one of them is new.
 
         Discovered servers that are no longer advertised are removed, except the current one. A list without a
         valid address is ignored: not every server advertises others.
         """
-        advertised = {address.key: address for address in map(_lenient_address, urls) if address is not None}
+        valid = (address for address in map(_lenient_address, urls) if address is not None)
+        advertised = {address.key: address for address in islice(valid, MAX_DISCOVERED)}
         if not advertised:
             return False
         self._servers = [
@@ -185,6 +224,39 @@ class ServerPool:
         origin = self.current.address
         name = (origin.tls_name or origin.host) if _is_ip(address.host) else None
         return origin._replace(host=address.host, port=address.port, tls_name=name)
+
+
+# Chooses the server of a reconnect: gets the pool and the last INFO, returns one of them (or None) and a wait.
+ReconnectHandler = Callable[[list[PoolServer], dict[str, Any]], tuple[PoolServer | None, float]]
+
+
+class Choice(NamedTuple):
+    """What a ReconnectHandler has chosen; without a server the pool decides."""
+
+    server: Server | None = None
+    wait: float = 0.0
+    error: Exception | None = None
+    """What the handler raised, or why its choice is none."""
+
+
+def choose(handler: ReconnectHandler, servers: Sequence[Server], info: Mapping[str, Any]) -> Choice:
+    """Ask the user's handler. Never raises: a connection must not be lost to a mistake in it."""
+    try:
+        selected, delay = handler([server.entry for server in servers], dict(info))
+        wait = seconds(delay, "the wait that reconnect_to_server_handler returns") or 0.0
+        if selected is None:
+            return Choice(wait=wait)
+        for server in servers:
+            if server.address.url == selected.url:
+                return Choice(server, wait)
+        error: NatsError = ServerNotInPoolError(selected.url)
+        return Choice(wait=wait, error=error)
+    except Exception as failed:  # noqa: BLE001 - user code may raise anything
+        return Choice(error=failed)
+    except BaseException as failed:  # noqa: BLE001 - sys.exit() would end js-reader, in silence
+        raised = NatsError(f"reconnect_to_server_handler raised {type(failed).__name__}")
+        raised.__cause__ = failed
+        return Choice(error=raised)
 
 
 def _lenient_address(url: object) -> ServerAddress | None:

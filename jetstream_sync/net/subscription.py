@@ -9,7 +9,6 @@ limit is guarded by Link's.
 
 from __future__ import annotations
 
-import logging
 import threading
 import time
 from collections import deque
@@ -18,6 +17,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 from .._deadline import Deadline, seconds
+from .._log import MessageFacts
 from .._threads import Mailbox, join, join_quietly, spawn
 from ..errors import (
     ConnectionClosedError,
@@ -28,6 +28,7 @@ from ..errors import (
     SubscriptionClosedError,
     TimeoutError,
 )
+from ..nats_py import SubscriptionNames
 from ..protocol.parser import RawMessage
 from .message import Message
 from .options import drain_timeout
@@ -35,8 +36,6 @@ from .receiver import JOIN_SECONDS, Receiver
 
 if TYPE_CHECKING:
     from .link import Link
-
-log = logging.getLogger("jetstream_sync")
 
 DEFAULT_PENDING_MSGS = 524288
 DEFAULT_PENDING_BYTES = 128 * 1024 * 1024
@@ -59,10 +58,11 @@ class Inbound(Receiver):
         self.wire_subject = wire_subject
         self.wire_queue = wire_queue
         self.mailbox: Mailbox[RawMessage] = Mailbox(before_wait=link.outbox.flush)
-        self.last_arrival = time.monotonic()
+        self.last_arrival: float = time.monotonic()
         """When the newest message came; heartbeats are judged by this, not by when it is taken."""
         self.draining = False  # set before the UNSUB of a drain: a reconnect must not subscribe again
-        self.has_callback = False
+        self.has_callback: bool = False
+        self.subscription: Subscription | None = None  # what the user holds
         self._thread: threading.Thread | None = None
         self._msgs_limit = msgs_limit if msgs_limit > 0 else 1 << 62
         self._bytes_limit = bytes_limit if bytes_limit > 0 else 1 << 62
@@ -72,7 +72,7 @@ class Inbound(Receiver):
         self._held = 0  # bytes in the mailbox, at the granularity of runs
         self._ledger: deque[tuple[int, int]] = deque()  # (accepted so far, bytes) of each run
         self._slow = False
-        self.dropped = 0
+        self.dropped: int = 0
         # Written under Link's lock:
         self._limit = 0
 
@@ -87,7 +87,7 @@ class Inbound(Receiver):
 
     def take(self, timeout: float | None = None) -> Message:
         """The next message for the user: the one way out of the mailbox."""
-        return Message(self.mailbox.get(timeout), self.link)
+        return Message(self.mailbox.get(timeout), self.link, self.sid)
 
     def start_callback(self, callback: Callable[[Any], Any]) -> None:
         """Have js-sub-<sid> handle the messages. Call it with no lock held."""
@@ -105,10 +105,12 @@ class Inbound(Receiver):
                 return
             try:
                 callback(message)
-            except Exception as error:  # noqa: BLE001 - user code may raise anything; the subscription goes on
-                self.link.report(error)
-            except BaseException:  # sys.exit() in a callback must not end its subscription in silence
-                log.exception("the callback of %r raised", self.subject)
+            except BaseException as error:  # noqa: BLE001 - user code may raise anything; the subscription goes on
+                self._callback_raised(error, message)
+
+    def _callback_raised(self, error: BaseException, message: Any) -> None:
+        facts = MessageFacts(stream=None, consumer=None, subject=message.subject, sequence=None)
+        self.link.reports.callback_raised(error, self.link.logs.connection, facts)
 
     def end(self, reason: NatsError, *, discard: bool = False) -> None:
         """Remove the interest, finish, and wait a moment for the callback thread. May be repeated."""
@@ -194,7 +196,9 @@ class Inbound(Receiver):
             self.link.dropped(lost)
             if not self._slow:
                 self._slow = True
-                self.link.report(SlowConsumerError(self.subject, self.dropped, len(self.mailbox)))
+                error = SlowConsumerError(self.subject, self.dropped, len(self.mailbox))
+                error.sub = self.subscription
+                self.link.report(error)
         return fitting, used
 
     def denied(self, error: PermissionsError) -> None:
@@ -249,26 +253,35 @@ def drain(link: Link, inbounds: Sequence[Inbound], deadline: Deadline) -> None:
         inbound.wait_handled(deadline)
 
 
-class Subscription:
+class Subscription(SubscriptionNames):
     """Made by `Connection.subscribe()`. Thread-safe; several threads may take messages from one subscription.
 
     Iterating blocks for each message and ends when the subscription is unsubscribed, drained or its connection
     closed; it raises when the server denied the subscription or an error ended the connection.
     """
 
+    __slots__ = ("__weakref__", "_inbound")
+
     def __init__(self, inbound: Inbound) -> None:
         self._inbound = inbound
+        inbound.subscription = self
 
     def next_msg(self, timeout: float | timedelta | None = 1.0) -> Message:
         """The next message. Blocks up to `timeout` seconds (None: for ever).
 
-        Raises TimeoutError when none came, SubscriptionClosedError after unsubscribe or drain,
-        ConnectionClosedError, PermissionsError when the server denied the subscription.
+        Raises TimeoutError when none came (NotConnectedError when there was no connection at that moment),
+        SubscriptionClosedError after unsubscribe or drain, ConnectionClosedError, PermissionsError when the server
+        denied the subscription.
         """
         inbound = self._inbound
         if inbound.has_callback or inbound.link.forked:
             self._check_synchronous()  # raises
-        return inbound.take(seconds(timeout))
+        try:
+            return inbound.take(seconds(timeout))
+        except TimeoutError:
+            if inbound.link.connected:
+                raise
+        raise inbound.link.no_message()
 
     def __iter__(self) -> Iterator[Message]:
         self._check_synchronous()
@@ -305,7 +318,8 @@ class Subscription:
         """Stop receiving, but keep what the server has sent already.
 
         Blocks until all of that has arrived and, with a callback, until it has been handled; without one, the
-        messages left can still be taken. Raises DrainTimeoutError.
+        messages left can still be taken. Raises DrainTimeoutError after `timeout` seconds; by default those of
+        `drain_timeout` of connect().
         """
         link = self._inbound.link
         link.check_process()
@@ -351,7 +365,13 @@ class Subscription:
 
     def __repr__(self) -> str:
         queue = f" queue={self.queue!r}" if self.queue else ""
-        return f"<{type(self).__name__} {self.subject!r}{queue} pending={self.pending_msgs}>"
+        return f"<{type(self).__name__} {self.subject!r}{queue} {self._state()}>"
+
+    def _state(self) -> str:
+        """For repr(): whether it is open, and its counts. Takes no lock."""
+        inbound = self._inbound
+        state = "closed" if inbound.mailbox.closed else "draining" if inbound.draining else "open"
+        return f"{state} pending={self.pending_msgs} delivered={self.delivered} dropped={self.dropped}"
 
 
 def _size(raw: RawMessage) -> int:

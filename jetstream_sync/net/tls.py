@@ -21,6 +21,7 @@ from _thread import allocate_lock
 from collections.abc import Callable
 
 from .._deadline import Deadline
+from .options import TlsFiles
 from .transport import RECV_SIZE, DirectRecv, Transport, send_all
 
 _ALL = (-1,)  # of what a memory buffer holds
@@ -32,10 +33,13 @@ class TLSTransport:
     direct_recv: DirectRecv | None = None
 
     def __init__(self, wire: Transport, context: ssl.SSLContext, server_hostname: str) -> None:
-        self.outgoing = b""
+        self.outgoing: bytes = b""
         self._wire = wire
-        self.wait_readable, self.wait_writable = wire.wait_readable, wire.wait_writable
-        self.finish, self.abort, self.close = wire.finish, wire.abort, wire.close
+        self.wait_readable: Callable[[float], bool] = wire.wait_readable
+        self.wait_writable: Callable[[float], bool] = wire.wait_writable
+        self.finish: Callable[[], None] = wire.finish
+        self.abort: Callable[[], None] = wire.abort
+        self.close: Callable[[], None] = wire.close
         self._incoming = ssl.MemoryBIO()
         self._encrypted = ssl.MemoryBIO()
         self._take_encrypted = self._encrypted.read
@@ -132,8 +136,36 @@ class TLSTransport:
             self._mark = None
 
 
-def start_tls(wire: Transport, context: ssl.SSLContext | None, hostname: str, deadline: Deadline) -> TLSTransport:
+def tls_context(files: TlsFiles | None) -> ssl.SSLContext:
+    """The context for PEM files, or the default one. Raises ValueError, which names the file that is no use."""
+    if files is None:
+        return ssl.create_default_context()
+    what = f"tls_ca {files.ca!r}"
+    try:
+        context = ssl.create_default_context(cafile=files.ca)
+        if files.cert is not None:
+            what = f"tls_cert {files.cert!r}" + ("" if files.key is None else f" with tls_key {files.key!r}")
+            # Without a password of ours OpenSSL would ask for one on the terminal.
+            context.load_cert_chain(files.cert, files.key, password=_no_password)
+    except _EncryptedKey:
+        reason = "the key is encrypted: load it into an ssl.SSLContext and pass that as tls"
+    except OSError as error:  # ssl.SSLError among them
+        reason = getattr(error, "reason", None) or error.strerror or type(error).__name__
+    else:
+        return context
+    raise ValueError(f"cannot use {what}: {reason}")
+
+
+class _EncryptedKey(Exception):
+    """Raised through OpenSSL, in place of the password that it asks for."""
+
+
+def _no_password() -> str:
+    raise _EncryptedKey
+
+
+def start_tls(wire: Transport, context: ssl.SSLContext, hostname: str, deadline: Deadline) -> TLSTransport:
     """Put TLS on a connected transport and run the handshake."""
-    transport = TLSTransport(wire, context or ssl.create_default_context(), hostname)
+    transport = TLSTransport(wire, context, hostname)
     transport.handshake(deadline)
     return transport

@@ -73,8 +73,8 @@ class PlainTransport:
 
     def __init__(self, sock: socket.socket) -> None:
         self.sock = sock
-        self.fd = sock.fileno()  # stays what it was: a wait that begins late must not fail on a closed socket
-        self.outgoing = b""
+        self.fd: int = sock.fileno()  # stays what it was: a wait that begins late must not fail on a closed socket
+        self.outgoing: bytes = b""
         self.direct_recv: DirectRecv | None = sock.recv
         self._wake = _platform.prepare(sock)
         self._aborted = False

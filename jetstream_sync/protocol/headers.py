@@ -50,7 +50,7 @@ class Headers(MutableMapping[str, str]):
 
     @classmethod
     def from_wire(cls, block: bytes) -> Headers:
-        """Read a received block. Never raises: lines that are not headers are skipped, and `raw` keeps everything.
+        """Read a received `block`. Never raises: lines that are not headers are skipped; `raw` keeps everything.
 
         Bytes that are not UTF-8 are decoded with `surrogateescape`. A line that starts with a blank continues the
         value of the line before (folding).
@@ -107,7 +107,7 @@ class Headers(MutableMapping[str, str]):
         return f"Headers({list(self.multi_items())!r})"
 
     def add(self, name: str, value: str) -> None:
-        """Add a value after those that `name` has already. Raises TypeError for anything but str."""
+        """Add `value` after those that `name` has already. Raises TypeError for anything but str."""
         _check_types(name, value)
         self._entries.setdefault(name.lower(), []).append((name, value))
 
@@ -172,9 +172,9 @@ def _check_types(name: object, value: object) -> None:
 def encode_headers(headers: HeaderSource) -> bytes:
     """The wire form of `headers`, with version line and closing blank line.
 
-    Raises `BadHeaderError` for a name that is empty, has a colon, or anything but printable ASCII. Also for a
-    value with CR, LF or NUL, or with a blank at either end: receivers strip it (ADR-4), so the value would not
-    arrive as given. The error names the header but not its value, which may be a secret. Raises `TypeError` for
+    Blanks at the ends of a value are left out: they are not part of it (ADR-4), and receivers strip them. Raises
+    `BadHeaderError` for a name that is empty, has a colon, or anything but printable ASCII, and for a value with
+    CR, LF or NUL. The error names the header but not its value, which may be a secret. Raises `TypeError` for
     anything but str.
     """
     lines = [VERSION_LINE]
@@ -190,8 +190,7 @@ def _encode_line(name: str, value: str) -> bytes:
         raise BadHeaderError(f"header name {name!r} must be printable ASCII without blanks and colons, not empty")
     if _FORBIDDEN_IN_VALUE.search(value) is not None:
         raise BadHeaderError(f"the value of header {name!r} contains CR, LF or NUL")
-    if value.strip(" \t") != value:
-        raise BadHeaderError(f"the value of header {name!r} starts or ends with a blank: strip it")
+    value = value.strip(" \t")
     try:
         return f"{name}: {value}\r\n".encode("utf-8", "surrogateescape")
     except UnicodeEncodeError:

@@ -54,9 +54,9 @@ class Run:
     __slots__ = ("messages", "sid", "size")
 
     def __init__(self, sid: bytes, messages: list[RawMessage], size: int) -> None:
-        self.sid = sid
-        self.messages = messages
-        self.size = size
+        self.sid: bytes = sid
+        self.messages: list[RawMessage] = messages
+        self.size: int = size
 
     def __repr__(self) -> str:
         return f"<Run sid={self.sid!r} messages={len(self.messages)} size={self.size}>"
@@ -68,7 +68,7 @@ class Info:
     __slots__ = ("fields",)
 
     def __init__(self, fields: dict[str, Any]) -> None:
-        self.fields = fields
+        self.fields: dict[str, Any] = fields
 
     def __repr__(self) -> str:
         return f"<Info of {len(self.fields)} fields>"
@@ -80,7 +80,7 @@ class Err:
     __slots__ = ("text",)
 
     def __init__(self, text: str) -> None:
-        self.text = text
+        self.text: str = text
 
     def __repr__(self) -> str:
         return f"<Err {self.text!r}>"
@@ -92,7 +92,7 @@ class Signal:
     __slots__ = ("name",)
 
     def __init__(self, name: str) -> None:
-        self.name = name
+        self.name: str = name
 
     def __repr__(self) -> str:
         return f"<{self.name}>"

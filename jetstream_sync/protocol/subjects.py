@@ -12,6 +12,7 @@ import itertools
 import os
 import re
 import weakref
+from collections.abc import Callable
 from typing import ClassVar
 
 from .._platform import on_fork
@@ -206,7 +207,7 @@ def _base62(number: int, length: int) -> str:
 on_fork(Nuid._seed_all)
 
 _nuid = Nuid()
-next_nuid = _nuid.next
+next_nuid: Callable[[], str] = _nuid.next
 
 
 def new_inbox(prefix: str = "_INBOX") -> str:

@@ -39,8 +39,9 @@ class LocalCluster:
         executable = find_executable(executable)  # first: it may raise, and nothing is reserved yet
         self._route_ports = [PortReservation() for _ in range(size)]
         # A unique name, so that servers of other clusters on this machine do not join this one.
-        self.name = f"cluster-{self._route_ports[0].port}"
-        self.nodes = [
+        self.name: str = f"cluster-{self._route_ports[0].port}"
+        """The cluster's name."""
+        self.nodes: list[LocalServer] = [
             LocalServer(
                 name=f"{self.name}-n{number}",
                 config=f"{self._route_config(number)}\n{config or ''}",
@@ -48,6 +49,7 @@ class LocalCluster:
             )
             for number in range(1, size + 1)
         ]
+        """The servers, in the order of their numbers."""
 
     @property
     def urls(self) -> list[str]:
@@ -62,6 +64,10 @@ class LocalCluster:
                 return node
         return None
 
+    def __repr__(self) -> str:
+        running = sum(node.is_running for node in self.nodes)
+        return f"<LocalCluster {self.name!r} {running} of {len(self.nodes)} nodes running>"
+
     def start(self) -> LocalCluster:
         """Start the nodes that are not running, and wait until the cluster is ready. Raises as `wait_ready()`."""
         stopped = [node for node in self.nodes if not node.is_running]
@@ -75,7 +81,8 @@ class LocalCluster:
     def wait_ready(self, timeout: float = READY_TIMEOUT) -> None:
         """Wait until the running nodes agree on a meta leader, are up to date and report that they are healthy.
 
-        Does not wait for nodes that were stopped or killed. Raises `TimeoutError`, which says what is missing.
+        Does not wait for nodes that were stopped or killed. Raises `TimeoutError` after `timeout`
+        seconds, which says what is missing.
         """
         deadline = Deadline(timeout)
         while True:

@@ -41,8 +41,12 @@ class PeerConnection:
         self.number = number
         """The number of this connection, from 0: with it a script can treat a reconnect differently."""
         self.socket = sock
+        """The socket, for what the methods do not offer."""
         self._received = bytearray()
         self._taken = 0
+
+    def __repr__(self) -> str:
+        return f"<PeerConnection {self.number} received={len(self._received)} bytes>"
 
     @property
     def received(self) -> bytes:
@@ -52,7 +56,7 @@ class PeerConnection:
     # --- sending --------------------------------------------------------------------------------
 
     def send(self, data: bytes) -> None:
-        """Send exactly these bytes. Raises `OSError` when the client has closed the connection."""
+        """Send exactly the bytes `data`. Raises `OSError` when the client has closed the connection."""
         self.socket.settimeout(READ_TIMEOUT)
         self.socket.sendall(data)
 
@@ -62,7 +66,7 @@ class PeerConnection:
         self.send(b"INFO " + json.dumps(info).encode() + b"\r\n")
 
     def handshake(self, **fields: Any) -> dict[str, Any]:
-        """Send INFO, read CONNECT and PING, send PONG; return the JSON object of the CONNECT."""
+        """Send INFO with `fields`, read CONNECT and PING, send PONG; return the JSON object of the CONNECT."""
         self.send_info(**fields)
         connect = self.expect_line()
         if not connect.upper().startswith(b"CONNECT "):
@@ -164,9 +168,15 @@ class ScriptedPeer:
         self._wake_writer: socket.socket | None = None
         self._acceptor: threading.Thread | None = None
         self.errors: list[BaseException] = []
+        """What scripts raised."""
+
+    def __repr__(self) -> str:
+        where = "not listening" if self._listener is None else self.url
+        return f"<ScriptedPeer {where} connections={len(self._connections)} errors={len(self.errors)}>"
 
     @property
     def port(self) -> int:
+        """The port it listens on. Raises RuntimeError before start()."""
         if self._listener is None:
             raise RuntimeError("the peer is not listening")
         port: int = self._listener.getsockname()[1]
@@ -174,6 +184,7 @@ class ScriptedPeer:
 
     @property
     def url(self) -> str:
+        """The URL to connect to."""
         return f"nats://{HOST}:{self.port}"
 
     @property

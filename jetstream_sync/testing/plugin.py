@@ -10,6 +10,7 @@ Without a nats-server the tests fail; they are not skipped.
 from __future__ import annotations
 
 import glob
+import os
 import shutil
 import time
 from collections.abc import Iterator
@@ -43,7 +44,7 @@ def nats_cluster() -> Iterator[LocalCluster]:
 @pytest.fixture
 def nc(nats_server: LocalServer) -> Iterator[jetstream_sync.Connection]:
     """A fresh connection to `nats_server`, closed after the test."""
-    connection = jetstream_sync.connect(nats_server.url)
+    connection = _connect(nats_server)
     yield connection
     connection.close()
 
@@ -55,11 +56,19 @@ def js(nats_server: LocalServer, nc: jetstream_sync.Connection) -> Iterator[jets
     _delete_all_streams(nats_server)
 
 
+def _connect(server: LocalServer) -> jetstream_sync.Connection:
+    """Connect without the NATS_… variables of the developer's shell: they are meant for other servers."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name in [name for name in os.environ if name.startswith("NATS_")]:
+            patch.delenv(name)
+        return jetstream_sync.connect(server.url)
+
+
 def _delete_all_streams(server: LocalServer) -> None:
     """Delete all streams over a separate connection: the test may have closed its own, or left it in any state."""
     if not server.is_running:
         server.start()
-    with jetstream_sync.connect(server.url) as connection:
+    with _connect(server) as connection:
         streams = connection.jetstream()
         for name in list(streams.stream_names()):
             streams.delete_stream(name)

@@ -53,6 +53,7 @@ class FaultProxy:
     def __init__(self, target: LocalServer | str | tuple[str, int], *, record: bool = True) -> None:
         self._target = _address_source(target)
         self.record = record
+        """Whether a copy of the traffic is kept."""
         self._changed = threading.Condition()
         self._faults = Faults()
         self._all: list[ProxiedConnection] = []
@@ -86,16 +87,22 @@ class FaultProxy:
     ) -> None:
         self.close()
 
+    def __repr__(self) -> str:
+        where = "not started" if self._reservation is None else self.url
+        return f"<FaultProxy {where} accepted={len(self._all)}>"
+
     # --- facts ----------------------------------------------------------------------------------
 
     @property
     def port(self) -> int:
+        """The port to connect to. Raises RuntimeError before start()."""
         if self._reservation is None:
             raise RuntimeError("the proxy is not started")
         return self._reservation.port
 
     @property
     def url(self) -> str:
+        """The URL to connect to."""
         return f"nats://{HOST}:{self.port}"
 
     @property
@@ -126,7 +133,7 @@ class FaultProxy:
         self._end_all(reset=True)
 
     def black_hole(self, direction: Directions = "both") -> None:
-        """Let nothing pass in that direction, not even the end of a connection, and close nothing.
+        """Let nothing pass in that `direction`, not even the end of a connection, and close nothing.
 
         Data that is sent meanwhile waits in the sender's buffers, as when packets are lost, and arrives after
         `heal()`.
@@ -135,7 +142,7 @@ class FaultProxy:
         self._change(lambda faults: faults.held.update(held))
 
     def delay(self, seconds: float) -> None:
-        """Delay all data in both directions by so many seconds."""
+        """Delay all data in both directions by so many `seconds`."""
         self._change(lambda faults: setattr(faults, "delay", seconds))
 
     def chunk(self, size: int, pause: float = 0.0) -> None:
@@ -149,7 +156,7 @@ class FaultProxy:
         self._change(apply)
 
     def cut_after(self, n_bytes: int, direction: Direction = "to_client", *, once: bool = True) -> None:
-        """Close a connection with FIN after `n_bytes` more bytes have passed in that direction.
+        """Close a connection with FIN after `n_bytes` more bytes have passed in that `direction`.
 
         Each connection has its own count: a new one from its first byte, an open one from now. With `once`, the
         first cut ends the fault for all connections; otherwise later connections are cut as well. With 0, the next
@@ -167,7 +174,7 @@ class FaultProxy:
         self._change(apply)
 
     def refuse(self, how: Refusal = "refuse") -> None:
-        """Accept no new connection: refuse it ("refuse"), or accept it and "close" or "reset" it at once.
+        """Accept no new connection. `how`: "refuse" it, or accept it and "close" or "reset" it at once.
 
         Open connections are not affected. Returns when the change has taken effect.
         """
@@ -214,7 +221,7 @@ class FaultProxy:
         else:
             _close(client, reset=refusal == "reset")
 
-    def pass_on(self, connection: ProxiedConnection, direction: Direction, data: bytes) -> bool:
+    def _pass_on(self, connection: ProxiedConnection, direction: Direction, data: bytes) -> bool:
         """Forward `data` as the faults allow; False when the connection has ended."""
         rest = memoryview(data)
         while rest and self._wait_for_faults(connection, direction):
@@ -227,7 +234,7 @@ class FaultProxy:
             rest = rest[size:]
         return not rest
 
-    def wait_open(self, connection: ProxiedConnection, direction: Direction) -> bool:
+    def _wait_open(self, connection: ProxiedConnection, direction: Direction) -> bool:
         """Wait while the direction is a black hole; False when the connection has ended meanwhile."""
         with self._changed:
             self._changed.wait_for(lambda: connection.ended.is_set() or direction not in self._faults.held)
@@ -235,7 +242,7 @@ class FaultProxy:
 
     def _wait_for_faults(self, connection: ProxiedConnection, direction: Direction) -> bool:
         """Wait as long as the faults require; False when the connection has ended meanwhile."""
-        if not self.wait_open(connection, direction):
+        if not self._wait_open(connection, direction):
             return False
         with self._changed:
             faults = self._faults
@@ -244,7 +251,7 @@ class FaultProxy:
                 self._changed.wait_for(
                     lambda: connection.ended.is_set() or self._faults is not faults, timeout=pause
                 )
-        return self.wait_open(connection, direction)  # a black hole may have begun during the pause
+        return self._wait_open(connection, direction)  # a black hole may have begun during the pause
 
     def _grant(self, connection: ProxiedConnection, direction: Direction, most: int) -> tuple[int, bool]:
         """How many of `most` bytes may pass now, and whether `cut_after` ends the connection after them."""
@@ -261,7 +268,7 @@ class FaultProxy:
                     other.allowance.pop(direction, None)
             return size, is_last
 
-    def wake_all(self) -> None:
+    def _wake_all(self) -> None:
         with self._changed:
             self._changed.notify_all()
 
@@ -275,8 +282,8 @@ class ProxiedConnection:
     def __init__(self, proxy: FaultProxy, client: socket.socket, number: int) -> None:
         self.number = number
         self.allowance: dict[str, int] = {}  # guarded by the proxy's condition
-        self.ended = threading.Event()
-        self.closed = threading.Event()
+        self.ended: threading.Event = threading.Event()
+        self.closed: threading.Event = threading.Event()
         self._proxy = proxy
         self._reset = False
         self._sockets: dict[str, socket.socket] = {"to_client": client}  # by the direction that is sent to it
@@ -307,7 +314,7 @@ class ProxiedConnection:
             self._reset = reset
             self.ended.set()
             self._wake_writer.close()  # the end of file wakes both threads, whenever they look
-        self._proxy.wake_all()
+        self._proxy._wake_all()
 
     def join(self) -> None:
         """Wait until the sockets are closed."""
@@ -367,12 +374,12 @@ class ProxiedConnection:
                 return
             if self._proxy.record:
                 self._record[direction] += data
-            if not self._proxy.pass_on(self, direction, data):
+            if not self._proxy._pass_on(self, direction, data):
                 return
 
     def _pass_on_end(self, direction: Direction) -> None:
         """The source has sent FIN: forward it to the destination, once no black hole is active."""
-        if self._proxy.wait_open(self, direction):
+        if self._proxy._wait_open(self, direction):
             try:
                 self._sockets[direction].shutdown(socket.SHUT_WR)
             except OSError:

@@ -108,8 +108,11 @@ class LocalServer:
         name: str | None = None,
     ) -> None:
         self.jetstream = jetstream
-        self.config = config or ""
-        self.executable = find_executable(executable)
+        """Whether JetStream is enabled."""
+        self.config: str = config or ""
+        """What is added to the server's configuration file."""
+        self.executable: str = find_executable(executable)
+        """The path of the nats-server that runs."""
         self._asked_port = port
         self._asked_name = name
         self._asked_store_dir = None if store_dir is None else Path(store_dir).absolute()
@@ -127,6 +130,7 @@ class LocalServer:
 
     @property
     def url(self) -> str:
+        """The URL for clients."""
         return f"nats://{HOST}:{self.port}"
 
     @property
@@ -136,6 +140,7 @@ class LocalServer:
 
     @property
     def monitor_url(self) -> str:
+        """The URL of the monitoring endpoints."""
         return f"http://{HOST}:{self.http_port}"
 
     @property
@@ -166,11 +171,11 @@ class LocalServer:
         return self._installation.read_log()
 
     def log_tail(self, lines: int = 20) -> str:
-        """The last lines of the log."""
+        """The last `lines` lines of the log."""
         return "\n".join(self.log.splitlines()[-lines:])
 
     def monitor(self, path: str, timeout: float = 5.0) -> dict[str, Any]:
-        """The JSON object of a monitoring endpoint, for example `monitor("/connz?subs=1")`.
+        """The JSON object of the monitoring endpoint `path`, for example `monitor("/connz?subs=1")`.
 
         Blocks up to `timeout` seconds. An unhealthy reply (`/healthz` with status 503) is returned like any other.
         Raises `OSError` when the server does not reply.
@@ -225,7 +230,8 @@ class LocalServer:
     def wait_ready(self, timeout: float = START_TIMEOUT) -> None:
         """Wait until the server sends INFO to clients and JetStream, if configured, is enabled.
 
-        Raises `RuntimeError` with the end of the log when the server ends or is not ready in time.
+        Raises `RuntimeError` with the end of the log when the server ends or is not ready within `timeout`
+        seconds.
         """
         deadline = Deadline(timeout)
         while not self._is_ready():
@@ -297,7 +303,7 @@ class LocalServer:
         """Have the server read its configuration again (SIGHUP), replaced by `config` if given, and wait for that.
 
         Raises `RuntimeError` with the server's reason when it rejects the configuration, `TimeoutError` when it
-        does not log a result in time.
+        does not log a result within `timeout` seconds.
         """
         process = self._running()
         if config is not None:
