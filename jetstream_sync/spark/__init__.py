@@ -7,12 +7,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from .lag import Lag
 from .shared import connection
 
 if TYPE_CHECKING:
+    from .lag_listener import LagListener
     from .source import JetStreamDataSource, register
 
-__all__ = ["JetStreamDataSource", "connection", "register"]
+__all__ = ["JetStreamDataSource", "Lag", "LagListener", "connection", "register"]
 
 
 def __getattr__(name: str) -> Any:
@@ -20,4 +22,8 @@ def __getattr__(name: str) -> Any:
         from . import source  # an optional extra
 
         return getattr(source, name)
+    if name == "LagListener":
+        from .lag_listener import LagListener  # an optional extra
+
+        return LagListener
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -14,17 +14,19 @@ from itertools import islice
 from typing import Any, Protocol
 
 from ..api.config import AckPolicy, DeliverPolicy, RetentionPolicy
+from ..api.direct import direct_reply
 from ..api.info import StreamInfo
 from ..consumers.consumer import Consumer
-from ..consumers.fetch import raw_runs
-from ..errors import ConnectionLostError, MessageNotFoundError, NatsError, api_error
+from ..consumers.fetch import MessageBatch, raw_runs
+from ..consumers.status import Kind
+from ..errors import ConnectionLostError, MessageNotFoundError, NatsError, PullError, api_error
 from ..jetstream import JetStream, client_of
 from ..net.link import Link
 from ..net.message import Message
-from ..protocol.headers import header_value, status_of
+from ..protocol.headers import status_of
 from ..protocol.parser import RawMessage
 from ..protocol.subjects import subject_matches
-from .chunk import Chunk, chunk_of
+from .chunk import Chunk, Row
 
 # Rows of an Arrow batch: enough to amortise its fixed cost, few enough that Spark does not wait long for the
 # first.
@@ -45,17 +47,6 @@ DIRECT_TIMEOUT = 5.0
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 
-_DIRECT_HEADERS = frozenset(
-    (
-        b"nats-stream",
-        b"nats-subject",
-        b"nats-sequence",
-        b"nats-time-stamp",
-        b"nats-num-pending",
-        b"nats-last-sequence",
-    )
-)
-
 
 class Fetcher(Protocol):
     """Reads a stream from a sequence on."""
@@ -66,11 +57,8 @@ class Fetcher(Protocol):
     def fetch(self, start: int, count: int) -> Iterator[Chunk]:
         """The messages from `start` on that are available now, at most `count`."""
 
-    def widen(self) -> None:
-        """The last fetch returned nothing although a message is stored: have the next ask for one of any size."""
-
     def reset(self) -> None:
-        """After an error: the next fetch starts with a new consumer."""
+        """After an error, or if messages are not delivered: the next fetch starts with a new consumer."""
 
     def close(self) -> None:
         """Delete what the fetcher created on the server."""
@@ -93,7 +81,6 @@ class PullFetcher:
         self._consumer: Consumer | None = None
         self._position = 0
         self._delivered = 0  # the consumer sequence of the last message
-        self._bounded = True
 
     def stored_between(self, start: int, end: int) -> int:
         """The pending messages of a consumer that starts at `start`, minus those of one that starts at `end`.
@@ -107,11 +94,16 @@ class PullFetcher:
 
     def fetch(self, start: int, count: int) -> Iterator[Chunk]:
         consumer = self._consumer_at(start)
-        if self._bounded:
-            pull = consumer.fetch_nowait(min(count, PULL_MESSAGES), max_bytes=PULL_BYTES)
-        else:
-            pull = consumer.fetch_nowait(1)
-            self._bounded = True
+        try:
+            yield from self._chunks_of(consumer.fetch_nowait(min(count, PULL_MESSAGES), max_bytes=PULL_BYTES))
+        except PullError as error:
+            if error.description != Kind.SIZE_EXCEEDS.value:
+                raise
+            yield from self._chunks_of(consumer.fetch_nowait(1))
+
+    def _chunks_of(self, pull: MessageBatch) -> Iterator[Chunk]:
+        from .replies import chunk_of  # needs pyarrow, an optional extra
+
         with pull:
             for run in _chunks(raw_runs(pull, RUN)):
                 chunk = chunk_of(run, self._delivered + 1)
@@ -121,10 +113,6 @@ class PullFetcher:
                 self._delivered += len(run)
                 self._position = chunk.sequences[-1] + 1
                 yield chunk
-
-    def widen(self) -> None:
-        self._bounded = False
-        self.reset()
 
     def reset(self) -> None:
         self._position = 0
@@ -173,13 +161,18 @@ def _chunks(runs: Iterator[list[RawMessage]]) -> Iterator[list[RawMessage]]:
     size = 0
     for run in runs:
         rows += run
-        size += sum([len(raw[3]) for raw in run])
+        size += _estimated_size(run)
         if len(rows) >= CHUNK_ROWS or size >= CHUNK_BYTES:
             yield rows[:CHUNK_ROWS]
             rows = rows[CHUNK_ROWS:]
-            size = sum([len(raw[3]) for raw in rows])
+            size = _estimated_size(rows)
     if rows:
         yield rows
+
+
+def _estimated_size(messages: list[RawMessage]) -> int:
+    """About how many bytes of payload there are, from every 16th message: the pull has an exact limit."""
+    return 16 * sum([len(raw[3]) for raw in messages[::16]])
 
 
 class DirectFetcher:
@@ -202,10 +195,7 @@ class DirectFetcher:
         while run := list(islice(rows, DIRECT_BATCH)):
             wanted = [row for row in run if self._matches(row[0])]
             if wanted:
-                yield Chunk(*(list(column) for column in zip(*wanted, strict=True)))
-
-    def widen(self) -> None:
-        """Nothing to do: Direct Get always returns at least one message."""
+                yield Chunk.of_rows(wanted)
 
     def reset(self) -> None:
         """Nothing to do: nothing is kept between two fetches."""
@@ -219,7 +209,7 @@ class DirectFetcher:
         text = subject.decode("utf-8", "surrogateescape")
         return any(subject_matches(pattern, text) for pattern in self._subjects)
 
-    def _batch(self, start: int, count: int) -> Iterator[_Row]:
+    def _batch(self, start: int, count: int) -> Iterator[Row]:
         position = start
         inbox = self._nc.new_inbox()
         with self._nc.subscribe(inbox, pending_msgs_limit=0, pending_bytes_limit=0) as answers:
@@ -232,15 +222,15 @@ class DirectFetcher:
                 }
                 subject = self._client.subject("DIRECT", "GET", self._stream)
                 self._nc.publish(subject, json.dumps(body).encode(), reply=inbox)
-                received = 0
-                while (row := _direct_row(answers.next_msg(DIRECT_TIMEOUT))) is not None:
-                    received += 1
-                    position = row[1] + 1
+                last = 0
+                while (row := _direct_row(answers.next_msg(DIRECT_TIMEOUT), last)) is not None:
+                    last = row[1]
                     yield row
-                if not received:
+                if not last:
                     return
+                position = last + 1
 
-    def _one_by_one(self, start: int, count: int) -> Iterator[_Row]:
+    def _one_by_one(self, start: int, count: int) -> Iterator[Row]:
         position = start
         while position < start + count:
             body = {"seq": max(1, position), "next_by_subj": self._next_by_subject}
@@ -253,35 +243,24 @@ class DirectFetcher:
             yield row
 
 
-# Subject, sequence, nanoseconds, header block, payload: the columns of a Chunk.
-_Row = tuple[bytes, int, int, bytes | None, bytes]
-
-
-def _direct_row(message: Message) -> _Row | None:
-    """A message of a Direct Get reply; None for the status that ends the batch."""
-    block = message.raw_headers or b""
-    subject, sequence = header_value(block, b"Nats-Subject"), header_value(block, b"Nats-Sequence")
-    if subject is None or sequence is None:
-        status = status_of(block)
+def _direct_row(message: Message, before: int) -> Row | None:
+    """A message of a Direct Get batch, of which `before` is the last sequence, 0 if none; None at its end."""
+    reply = direct_reply(message.raw_headers)
+    if reply is None:
+        status = status_of(message.raw_headers)
         if status is not None and status.code in (204, 404):  # end of the batch, no message found
             return None
         if status is not None and status.code == 503:
             raise ConnectionLostError("no server serves Direct Get at the moment")
         raise api_error(0 if status is None else status.code, 0, "Direct Get was refused")
-    stored = header_value(block, b"Nats-Time-Stamp") or b"1970-01-01T00:00:00Z"
-    own = _without_direct_headers(block)
-    return subject, int(sequence), nanoseconds_of(stored.decode()), own, message.data
+    if reply.previous is not None and reply.previous != before:
+        # What comes while the connection is established anew is lost, and the rest of the batch arrives.
+        raise ConnectionLostError(f"a reply of Direct Get is missing: before sequence {reply.seq}")
+    timestamp = nanoseconds_of(reply.time or "1970-01-01T00:00:00Z")
+    return reply.subject, reply.seq, timestamp, reply.own, message.data
 
 
-def _without_direct_headers(block: bytes) -> bytes | None:
-    """The message's own headers, without those that Direct Get adds after them."""
-    lines = block.rstrip(b"\r\n").split(b"\r\n")
-    while len(lines) > 1 and lines[-1].partition(b":")[0].strip().lower() in _DIRECT_HEADERS:
-        lines.pop()
-    return b"\r\n".join(lines) + b"\r\n\r\n" if len(lines) > 1 else None
-
-
-def _stored_row(message: dict[str, Any]) -> _Row:
+def _stored_row(message: dict[str, Any]) -> Row:
     block = base64.b64decode(message["hdrs"]) if message.get("hdrs") else None
     payload = base64.b64decode(message.get("data") or "")
     return message["subject"].encode(), int(message["seq"]), nanoseconds_of(message["time"]), block, payload

@@ -7,6 +7,7 @@ from itertools import islice
 from typing import Any, NamedTuple
 
 from ..api.publish import MSG_ID, publish_block
+from ..errors import BadHeaderError
 from ..protocol.headers import VERSION_LINE, encode_headers
 from ..protocol.subjects import publish_subject
 
@@ -14,7 +15,7 @@ COLUMNS = ("subject", "data", "headers", "msg_id", "ttl")
 
 # Headers that tell a stream how to treat a publish. Rows that were read from a stream may have those of the
 # publish that stored them, which must not be sent again.
-_NOT_REPEATED = ("nats-msg-id", "nats-expected-", "nats-batch-")
+_NOT_REPEATED = ("nats-msg-id", "nats-expected-", "nats-batch-", "nats-rollup")
 
 ROWS_AT_ONCE = 1000
 CACHED_NAMES = 1000
@@ -50,10 +51,10 @@ class RowEncoder:
     """Encodes rows as messages. For one thread."""
 
     def __init__(self, subject: str | None, stream: str | None) -> None:
-        self.subject = None if subject is None else publish_subject(subject)
+        self.subject: bytes | None = None if subject is None else publish_subject(subject)
         """The subject of all messages, which overrides that of the rows; None to use that of the rows."""
         block, _ = publish_block(expected_stream=stream)
-        self.start = VERSION_LINE if block is None else block[:-2]
+        self.start: bytes = VERSION_LINE if block is None else block[:-2]
         """The start of the header block of every message."""
         self._names: dict[str, bytes] = {}  # the start of a header line, by name
 
@@ -127,6 +128,8 @@ def with_id(block: bytes, msg_id: str) -> bytes:
     """The complete header block of a message, with its message id. Raises BadHeaderError."""
     if msg_id.isascii() and msg_id.isalnum():
         return b"%bNats-Msg-Id: %b\r\n\r\n" % (block, msg_id.encode())
+    if msg_id.strip(" \t") != msg_id:  # stripped, two ids could become one
+        raise BadHeaderError("the value of header 'Nats-Msg-Id' starts or ends with a blank")
     return block + encode_headers([(MSG_ID, msg_id)])[len(VERSION_LINE) :]
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import time
 from collections.abc import Iterator
 
@@ -11,25 +10,39 @@ from ..errors import (
     NatsError,
     TimeoutError,
 )
-from ..jetstream import JetStream
+from ..jetstream import JetStream, client_of
 from .chunk import Chunk
+from .discovered import Discovered
 from .fetchers import Fetcher, fetcher_for
 from .options import ReadOptions
 from .ranges import SequenceRange, first_hole
 from .shared import jetstream_of, open_patiently
-from .stream_view import NO_PROGRESS_SECONDS, PASSING, PAUSES, StreamView, created_of, first_sequence, report_loss
+from .stream_view import (
+    LAG_SECONDS,
+    NO_PROGRESS_SECONDS,
+    PASSING,
+    PAUSES,
+    StreamView,
+    created_of,
+    first_sequence,
+    report_loss,
+)
 
-log = logging.getLogger("jetstream_sync.spark")
+
+class _CreatedAnewError(Exception):
+    """The stream is another one by now: nothing more of the range can be read."""
 
 
-def read_range(options: ReadOptions, wanted: SequenceRange, created: str) -> Iterator[Chunk]:
-    """Every message of `wanted` in the stream, once and in order. Opens a connection, and closes it at the end.
+def read_range(
+    options: ReadOptions, stream: str, wanted: SequenceRange, created: str, discovered: Discovered
+) -> Iterator[Chunk]:
+    """Every message of `wanted` in `stream`, once and in order. Opens a connection, and closes it at the end.
 
     Raises DataLossError for lost data (failOnDataLoss), and any error that lasts for a minute.
     """
-    nc = open_patiently(options, f"spark read {options.stream} {wanted}")
+    nc = open_patiently(options, f"spark read {stream} {wanted}", discovered=discovered)
     try:
-        reader = RangeReader(jetstream_of(nc, options), options, wanted, created)
+        reader = RangeReader(jetstream_of(nc, options), options, stream, wanted, created)
         try:
             yield from reader.chunks()
         finally:
@@ -41,16 +54,21 @@ def read_range(options: ReadOptions, wanted: SequenceRange, created: str) -> Ite
 class RangeReader:
     """Reads one range. For one thread."""
 
-    def __init__(self, js: JetStream, options: ReadOptions, wanted: SequenceRange, created: str) -> None:
+    def __init__(
+        self, js: JetStream, options: ReadOptions, stream: str, wanted: SequenceRange, created: str
+    ) -> None:
         self._js = js
+        self._log = client_of(js).link.logs.spark
         self._options = options
-        self._view = StreamView(js, options)
+        self._stream = stream
+        self._view = StreamView(js, stream)
         self._end = wanted.end
         self._position = wanted.start
         self._created = created
         self._fetcher: Fetcher | None = None
+        self._is_same = True  # False after an error: by then another stream may have the name
         # With a filter, most gaps in the sequences are messages that do not match. Counting tells if one was lost.
-        self._expected = 0  # messages that matched when reading began
+        self._expected: int | None = None  # messages that matched when reading began
         self._read = 0
         self._doubtful: SequenceRange | None = None  # has gaps in a part that was since removed from the stream
         self._failures = 0
@@ -66,17 +84,14 @@ class RangeReader:
                 yield from self._pass()
             except PASSING as error:
                 self._recover(error)
+            except _CreatedAnewError:
+                return
 
     def _pass(self) -> Iterator[Chunk]:
         """Read what is available, then ask the leader whether there is more."""
-        if self._fetcher is None:
-            info = self._check_loss(self._position, self._end)
-            fetcher = fetcher_for(self._js, info, self._options.subjects)
-            if self._options.subjects:
-                self._expected = fetcher.stored_between(self._position, self._end)
-            self._fetcher = fetcher
+        fetcher = self._ready_fetcher()
         before = self._position
-        for chunk in self._fetcher.fetch(before, self._end - before):
+        for chunk in fetcher.fetch(before, self._end - before):
             complete = chunk.cut(self._end)
             if len(chunk):
                 hole = first_hole(self._position, chunk.sequences)
@@ -90,22 +105,54 @@ class RangeReader:
                 return
             self._progress()
         # A replica that lags may also report that nothing is pending. Only the leader knows.
-        following = None
-        if self._position < self._end:
-            following = self._view.next_stored(self._position, self._options.subjects)
-        if following is None or following >= self._end:
+        following = self._following() if self._position < self._end else self._end
+        if following >= self._end:
             self._finish()
         elif self._position == before:
-            self._fetcher.widen()
-            self._pause(f"sequence {following} of stream {self._options.stream!r} is not delivered")
+            fetcher.reset()
+            self._pause(f"sequence {following} of stream {self._stream!r} is not delivered")
+
+    def _ready_fetcher(self) -> Fetcher:
+        if self._fetcher is None:
+            info = self._check_loss(self._position, self._end)
+            self._fetcher = fetcher_for(self._js, info, self._options.subjects)
+        elif not self._is_same:
+            self._same_stream(self._position, self._end)
+        self._is_same = True
+        if self._expected is None:
+            filtered = self._options.subjects
+            self._expected = self._fetcher.stored_between(self._position, self._end) if filtered else 0
+        return self._fetcher
+
+    def _following(self) -> int:
+        """The first sequence from the position on that the leader has; the end of the range if that comes first.
+
+        A leader that was just elected may lag, too. That it has nothing counts when it has all up to the end.
+        """
+        following = self._view.next_stored(self._position, self._options.subjects)
+        if following is None:
+            self._wait_for_end()
+            following = self._view.next_stored(self._position, self._options.subjects)
+        return self._end if following is None else min(following, self._end)
+
+    def _wait_for_end(self) -> None:
+        """Wait until the leader has the last sequence of the range, stored before that was planned."""
+        gives_up = time.monotonic() + LAG_SECONDS
+        while (last := self._same_stream(self._position, self._end).state.last_seq) + 1 < self._end:
+            if time.monotonic() >= gives_up:
+                gone = SequenceRange(max(self._position, last + 1), self._end)
+                report_loss(self._options, self._stream, f"it ends at sequence {last}, sequences {gone} are gone")
+                return
+            time.sleep(PAUSES[-1])
 
     def _finish(self) -> None:
         if self._position < self._end:
             self._check_hole(self._position, self._end)
         self._position = self._end
-        if self._doubtful is not None and self._read < self._expected:
-            missing = f"{self._expected - self._read} messages of sequences {self._doubtful}"
-            report_loss(self._options, f"{missing} were removed before they were read")
+        missing = (self._expected or 0) - self._read
+        if self._doubtful is not None and missing > 0:
+            lost = f"{missing} messages of sequences {self._doubtful}"
+            report_loss(self._options, self._stream, f"{lost} were removed before they were read")
 
     def _check_hole(self, hole: int, end: int) -> None:
         if not self._options.subjects:
@@ -122,14 +169,16 @@ class RangeReader:
         first = first_sequence(info)
         if first > hole:
             lost = SequenceRange(hole, min(first, end))
-            report_loss(self._options, f"sequences {lost} were removed before they were read")
+            report_loss(self._options, self._stream, f"sequences {lost} were removed before they were read")
         return info
 
     def _same_stream(self, hole: int, end: int) -> StreamInfo:
         info = self._view.info()
         if self._created != created_of(info):
-            report_loss(self._options, f"it was created anew, sequences {SequenceRange(hole, end)} are gone")
-            self._created = created_of(info)
+            report_loss(
+                self._options, self._stream, f"it was created anew, sequences {SequenceRange(hole, end)} are gone"
+            )
+            raise _CreatedAnewError
         return info
 
     # --- errors and waits ---------------------------------------------------------------------------
@@ -141,7 +190,8 @@ class RangeReader:
     def _recover(self, error: NatsError) -> None:
         if time.monotonic() >= self._gives_up:
             raise error
-        log.info("reading stream %r: %s; trying again", self._options.stream, error)
+        self._log.info("reading stream %r: %s; trying again", self._stream, error)
+        self._is_same = False
         if self._fetcher is not None:
             self._fetcher.reset()
         self._wait()

@@ -1,11 +1,12 @@
 """Contiguous ranges of sequences, and how a batch is split into partitions. No I/O.
 
-The split depends only on start, end and options, so that a batch that runs again has the same partitions.
+The split depends only on the ranges and options, so that a batch that runs again has the same partitions.
 """
 
 from __future__ import annotations
 
 import itertools
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 # For fewer messages, the fixed cost of a partition (a connection, a consumer, a task) exceeds the gain.
@@ -29,25 +30,50 @@ class SequenceRange:
 
 
 def split(
-    start: int, end: int, *, min_partitions: int | None = None, max_per_partition: int | None = None
-) -> list[SequenceRange]:
-    """The partitions of a batch, in order, of almost equal size, none empty.
+    wanted: Sequence[SequenceRange], *, min_partitions: int | None = None, max_per_partition: int | None = None
+) -> list[list[SequenceRange]]:
+    """The partitions of each range, one range per stream, in order, of almost equal size, none empty.
 
-    There are at least `min_partitions` (or as many as sequences), each with at most `max_per_partition` sequences.
+    In all there are at least `min_partitions` (or as many as sequences), in proportion to the sizes of the ranges,
+    each with at most `max_per_partition` sequences.
     """
-    total = end - start
-    if total <= 0:
-        return []
-    count = -(-total // (max_per_partition or MAX_PER_PARTITION))
-    count = max(count, min(DEFAULT_PARTITIONS, total // MIN_PER_PARTITION), min_partitions or 1)
-    count = min(count, total)
-    bounds = [start + total * index // count for index in range(count + 1)]
+    sizes = [len(each) for each in wanted]
+    total = sum(sizes)
+    count = max(min(DEFAULT_PARTITIONS, total // MIN_PER_PARTITION), min_partitions or 1)
+    most = max_per_partition or MAX_PER_PARTITION
+    counts = [max(share, -(-size // most)) for share, size in zip(shares(sizes, count), sizes, strict=True)]
+    return [_pieces(each, count) for each, count in zip(wanted, counts, strict=True)]
+
+
+def _pieces(wanted: SequenceRange, count: int) -> list[SequenceRange]:
+    bounds = [wanted.start + len(wanted) * index // count for index in range(count + 1)] if count else []
     return [SequenceRange(low, high) for low, high in itertools.pairwise(bounds)]
 
 
-def first_hole(expected: int, sequences: list[int]) -> int | None:
+def shares(sizes: Sequence[int], limit: int) -> list[int]:
+    """How much of each size may be taken so that it is `limit` in all: in proportion to the sizes.
+
+    Of each that is not empty at least 1 is taken, so that none waits for ever behind larger ones. Only if there
+    are more of these than `limit`, the sum is larger.
+    """
+    total = sum(sizes)
+    if total <= limit:
+        return list(sizes)
+    taken = [min(1, size) for size in sizes]
+    more = [size - least for size, least in zip(sizes, taken, strict=True)]
+    rest = max(0, limit - sum(taken))
+    portions = [divmod(rest * size, sum(more)) if rest else (0, 0) for size in more]
+    # What rounding down leaves over goes to those that lose most by it.
+    left = rest - sum(whole for whole, _ in portions)
+    rounded_up = sorted(range(len(sizes)), key=lambda index: -portions[index][1])[:left]
+    for index, (whole, _) in enumerate(portions):
+        taken[index] += whole + (index in rounded_up)
+    return taken
+
+
+def first_hole(expected: int, sequences: Sequence[int]) -> int | None:
     """The first sequence from `expected` on that is missing in `sequences`, which ascend; None when none is."""
-    if not sequences or sequences[-1] - expected + 1 == len(sequences):
+    if not len(sequences) or sequences[-1] - expected + 1 == len(sequences):
         return None
     low, high = 0, len(sequences) - 1
     while low < high:  # sequences[i] == expected + i holds before the gap, and not after it

@@ -7,30 +7,41 @@ on a copy that Spark makes before a connection is opened.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 
 from ..api.info import StreamInfo
 from ..api.stream_api import StreamApi
-from ..jetstream import client_of
+from ..errors import StreamNotFoundError
+from ..jetstream import JetStream, client_of
 from ..net.connection import Connection
-from .offsets import LATEST, Offset, capped, first_to_read
+from .discovered import discovered_by
+from .offsets import UNNAMED, Offset, Offsets, batch_end, first_to_read, owner_of, sizes_of
 from .options import ReadOptions
-from .planning import patiently, sequence_at, without_lost
+from .patience import PAUSE
+from .planning import check_start, patiently, sequence_at, without_lost
+from .position_consumer import PositionKeeper
+from .positions import LATEST
 from .ranges import SequenceRange
-from .reader import RangePartition, partitions_of, read_partition
+from .reader import RangePartition, Wanted, partitions_of, read_partition
 from .shared import jetstream_of, open_connection
-from .stream_view import StreamView, created_of, first_sequence, report_loss
+from .stream_view import LAG_SECONDS, StreamView, created_of, first_sequence, report_loss
+from .triggers import DEFAULT_DELAY, TriggerDelay
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 try:
-    from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows, SupportsTriggerAvailableNow
+    from pyspark.sql.streaming.datasource import (
+        ReadAllAvailable,
+        ReadMaxRows,
+        ReadMinRows,
+        SupportsTriggerAvailableNow,
+    )
 except ImportError:  # pyspark 4.0 and 4.1: Spark passes neither start nor limit
-    ReadAllAvailable = ReadMaxRows = None
+    ReadAllAvailable = ReadMaxRows = ReadMinRows = None
 
     class SupportsTriggerAvailableNow:  # type: ignore[no-redef]
         """Replaces the mixin."""
@@ -41,73 +52,79 @@ SECONDS_BETWEEN_INFOS = 0.1
 
 
 class JetStreamStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Plans micro-batches from stream sequences."""
+    """Plans micro-batches from the sequences of one or several streams."""
 
     def __init__(self, options: ReadOptions, columns: tuple[str, ...]) -> None:
         self._options = options
         self._columns = columns
         self._nc: Connection | None = None
-        self._last_info: StreamInfo | None = None
+        self._last_infos: dict[str, StreamInfo] = {}
         self._asked_at = 0.0
-        self._first_start: Offset | None = None  # where this query starts without a checkpoint
-        self._initial: Offset | None = None  # the same, once Spark has asked for it: then there is no checkpoint
-        self._reached: Offset | None = None  # the end of the last planned batch
-        self._target: int | None = None  # with availableNow: where the query ends
+        self._first_starts: dict[str, Offset] = {}  # where this query starts in a stream without a checkpoint
+        self._reached: Offsets | None = None  # the end of the last planned batch
+        self._targets: dict[str, int] | None = None  # with availableNow: where the query ends
+        self._delay = None  # minMessagesPerTrigger
+        if options.min_messages_per_trigger is not None:
+            seconds = DEFAULT_DELAY if options.max_trigger_delay is None else options.max_trigger_delay
+            self._delay = TriggerDelay(options.min_messages_per_trigger, seconds)
+        self._position = None  # positionConsumer
+        if options.position_consumer is not None:
+            self._position = PositionKeeper(options.position_consumer, options.subjects)
 
     # --- driver ---------------------------------------------------------------------------------------
 
     def initialOffset(self) -> dict[str, Any]:
         """Where a new query starts. Spark asks again after a crash in batch 0."""
-        self._initial = self._start()
-        return self._initial.to_json()
+        return self._start().to_json()
 
     def latestOffset(self, start: dict[str, Any] | None = None, limit: Any = None) -> dict[str, Any]:
         """The end of the next batch. pyspark 4.0 and 4.1 pass neither `start` nor `limit`."""
-        info = self._info()
-        created = created_of(info)
-        available = info.state.last_seq + 1
-        if self._target is not None:
-            available = min(available, self._target)
-        begin = self._stands_at() if start is None else Offset.from_json(start)
-        position, base = begin.next, begin.base
-        if begin.created != created:
-            report_loss(self._options, f"it was created anew, what followed sequence {begin.next - 1} is gone")
-            position, base = first_sequence(info), None
-        return Offset(capped(position, available, self._limit(limit)), created, base).to_json()
+        stands_at = self._stands_at() if start is None else self._offsets(start)
+        infos = self._caught_up(stands_at)
+        begin = self._begin(stands_at, infos)
+        available = {stream: info.state.last_seq + 1 for stream, info in infos.items()}
+        if self._targets is not None:
+            available = {stream: min(end, self._targets[stream]) for stream, end in available.items()}
+        held_back = self._targets is None and self._holds_back(sum(sizes_of(begin, available)), limit)
+        end = begin if held_back else batch_end(begin, available, self._limit(limit))
+        # Spark asks for the next batch when the one before is done. With availableNow it asks a last time.
+        self._keep(begin, infos, last_chance=self._targets is not None and end == begin)
+        return end.to_json()
 
     def getDefaultReadLimit(self) -> Any:
-        limit = self._options.max_messages_per_trigger
-        return ReadAllAvailable() if limit is None else ReadMaxRows(limit)
+        most, least = self._options.max_messages_per_trigger, self._options.min_messages_per_trigger
+        if most is not None:
+            return ReadMaxRows(most)
+        return ReadAllAvailable() if least is None else ReadMinRows(least)
 
     def prepareForTriggerAvailableNow(self) -> None:
-        self._target = self._info(fresh=True).state.last_seq + 1
+        self._targets = {stream: info.state.last_seq + 1 for stream, info in self._infos(fresh=True).items()}
 
     def reportLatestOffset(self) -> dict[str, Any]:
-        info = self._info()
-        return Offset(info.state.last_seq + 1, created_of(info)).to_json()
+        """For progress reports only."""
+        latest = {
+            stream: Offset(info.state.last_seq + 1, created_of(info)) for stream, info in self._infos().items()
+        }
+        return Offsets(latest).to_named_json()
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
-        begin, finish = Offset.from_json(start), Offset.from_json(end)
+        """The partitions of a batch, also of a stream that was removed from the query since it was planned."""
+        begin, finish = self._offsets(start), self._offsets(end)
         self._reached = finish
-        wanted = SequenceRange(self._first_to_read(begin, finish), finish.next)
-        if begin.created == finish.created and not len(wanted):
-            return []
-        info = self._info(fresh=True)
-        if finish.created != created_of(info):
-            report_loss(self._options, f"it was created anew, sequences {wanted} are gone")
-            return []
-        if begin.created != finish.created:
-            report_loss(self._options, f"it was created anew, what followed sequence {begin.next - 1} is gone")
-            wanted = SequenceRange(first_sequence(info), finish.next)
-        wanted = without_lost(self._options, info, wanted)
-        return partitions_of(self._options, wanted, finish.created)
+        found = {stream: self._wanted(stream, begin.get(stream), offset) for stream, offset in finish.items()}
+        wanted = [(stream, each) for stream, each in found.items() if each]
+        return partitions_of(self._options, wanted, discovered_by(self._connection())) if wanted else []
 
     def commit(self, end: dict[str, Any]) -> None:
         """Spark will not read anything before `end` again: with deleteOnCommit, delete it."""
+        if self._position is None and not self._options.delete_on_commit:
+            return
+        infos, offsets = self._infos(), self._offsets(end)
+        self._keep(offsets, infos)
         if self._options.delete_on_commit:
-            finish = Offset.from_json(end)
-            if finish.created == created_of(self._info()) and finish.next > 1:
-                patiently(lambda: self._purge(finish.next))
+            for stream, offset in offsets.items():
+                if stream in infos and offset.created == created_of(infos[stream]) and offset.next > 1:
+                    self._purge(stream, offset.next)
 
     def stop(self) -> None:
         if self._nc is not None:
@@ -122,44 +139,148 @@ class JetStreamStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
 
     # --- inside ---------------------------------------------------------------------------------------
 
-    def _start(self) -> Offset:
-        if self._first_start is None:
-            view = self._view()
-            info = self._info(fresh=True)
-            start = patiently(lambda: sequence_at(view, info, self._options.starting_offsets or LATEST))
-            self._first_start = Offset(start, created_of(info), base=start)
-        return self._first_start
+    def _offsets(self, wire: Mapping[str, Any]) -> Offsets:
+        """Offsets of the checkpoint, all with the names of their streams."""
+        offsets = Offsets.from_json(wire)
+        if UNNAMED not in offsets:
+            return offsets
+        if len(self._options.streams) == 1:
+            return offsets.named(self._options.streams[0])
+        created = {stream: created_of(info) for stream, info in self._infos().items()}
+        return offsets.named(owner_of(offsets[UNNAMED], created))
 
-    def _stands_at(self) -> Offset:
+    def _start(self) -> Offsets:
+        infos = self._infos(fresh=True)
+        return Offsets({stream: self._first_start(stream, info) for stream, info in infos.items()})
+
+    def _first_start(self, stream: str, info: StreamInfo) -> Offset:
+        if stream not in self._first_starts:
+            view = self._view(stream)
+            position = self._options.start_in(stream, LATEST)
+            check_start(self._options, position)
+            start = patiently(lambda: sequence_at(view, info, position))
+            self._first_starts[stream] = Offset(start, created_of(info), base=start)
+        return self._first_starts[stream]
+
+    def _stands_at(self) -> Offsets:
         """The present offset of the query, for pyspark 4.0 and 4.1, which do not pass it.
 
         A query with a checkpoint first plans the partitions of an empty range at its offset.
         """
         return self._start() if self._reached is None else self._reached
 
-    def _first_to_read(self, begin: Offset, finish: Offset) -> int:
-        """The first sequence of a batch. Only the initial offset, the start of batch 0, may have moved."""
-        return first_to_read(begin, finish) if begin == self._initial else begin.next
+    def _begin(self, stands_at: Offsets, infos: Mapping[str, StreamInfo]) -> Offsets:
+        """Where the next batch begins in each stream of the query: in those that were added, too."""
+        for stream, offset in stands_at.items():
+            if stream not in infos:
+                # Reported here, and not with the partitions: the end of a batch that fails stays in the
+                # checkpoint, and naming the stream again would help no more.
+                gone = f"option 'stream' does not name it any more; what follows sequence {offset.next - 1}"
+                report_loss(self._options, stream, f"{gone} is not read")
+        return Offsets(
+            {stream: self._begin_in(stream, stands_at.get(stream), info) for stream, info in infos.items()}
+        )
+
+    def _begin_in(self, stream: str, stands_at: Offset | None, info: StreamInfo) -> Offset:
+        offset = self._first_start(stream, info) if stands_at is None else stands_at
+        if offset.created == created_of(info):
+            return self._with_end_in(stream, offset, info)
+        self._report_created_anew(stream, offset)
+        first = first_sequence(info)
+        return Offset(first, created_of(info), base=first)
+
+    def _with_end_in(self, stream: str, offset: Offset, info: StreamInfo) -> Offset:
+        """`offset`, or the end of a stream that has lost its own: new messages get sequences a second time."""
+        if not self._is_beyond(stream, offset, info):
+            return offset
+        last = info.state.last_seq
+        what = f"it ends at sequence {last}, but was read up to {offset.next - 1}: it has lost its end"
+        report_loss(self._options, stream, f"{what}, and what it has stored since is not read")
+        return Offset(last + 1, offset.created, base=last + 1)
+
+    def _is_beyond(self, stream: str, offset: Offset, info: StreamInfo) -> bool:
+        """Whether the query stands behind the end of a stream, unless it was told to start there."""
+        if offset.created != created_of(info) or offset.next <= info.state.last_seq + 1:
+            return False
+        return offset.next != self._options.start_in(stream, LATEST).seq
+
+    def _caught_up(self, stands_at: Offsets) -> dict[str, StreamInfo]:
+        """Each stream of the query, once it has what was read of it, or has lost that."""
+        gives_up = time.monotonic() + LAG_SECONDS
+        infos = self._infos()
+        while time.monotonic() < gives_up and any(
+            self._is_beyond(stream, stands_at[stream], infos[stream]) for stream in infos if stream in stands_at
+        ):
+            time.sleep(PAUSE)
+            infos = self._infos(fresh=True)
+        return infos
+
+    def _wanted(self, stream: str, begin: Offset | None, finish: Offset) -> Wanted | None:
+        """What a batch reads of `stream`; None if nothing."""
+        first = first_to_read(begin, finish)
+        created_anew = begin is not None and begin.created != finish.created
+        if not created_anew and first is not None and first >= finish.next:
+            return None
+        try:
+            info = self._info(stream)
+        except StreamNotFoundError:
+            if stream in self._options.streams:
+                raise
+            report_loss(self._options, stream, f"it is gone, with what precedes sequence {finish.next}")
+            return (
+                None if first is None else Wanted(SequenceRange(first, finish.next), finish.created, finish.next)
+            )
+        wanted = SequenceRange(first_sequence(info) if first is None else first, finish.next)
+        if finish.created != created_of(info):
+            report_loss(self._options, stream, f"it was created anew, sequences {wanted} are gone")
+            return Wanted(wanted, finish.created, left_from=finish.next)
+        if begin is not None and created_anew:
+            self._report_created_anew(stream, begin)
+        left = without_lost(self._options, stream, info, wanted)
+        return Wanted(wanted, finish.created, left_from=left.start)
+
+    def _report_created_anew(self, stream: str, offset: Offset) -> None:
+        what = f"it was created anew, what followed sequence {offset.next - 1} is gone"
+        report_loss(self._options, stream, what)
+
+    def _holds_back(self, count: int, limit: Any) -> bool:
+        if self._delay is None or (limit is not None and isinstance(limit, ReadAllAvailable)):
+            return False
+        return self._delay.holds_back(count, time.monotonic())
+
+    def _keep(self, offsets: Offsets, infos: Mapping[str, StreamInfo], *, last_chance: bool = False) -> None:
+        if self._position is not None:
+            self._position.keep(self._jetstream(), offsets, infos, last_chance=last_chance)
 
     def _limit(self, limit: Any) -> int | None:
         if limit is None:
             return self._options.max_messages_per_trigger
         return limit.max_rows if isinstance(limit, ReadMaxRows) else None
 
-    def _view(self) -> StreamView:
+    # --- the server -----------------------------------------------------------------------------------
+
+    def _connection(self) -> Connection:
         if self._nc is None:
-            self._nc = open_connection(self._options, f"spark plan {self._options.stream}")
-        return StreamView(jetstream_of(self._nc, self._options), self._options)
+            self._nc = open_connection(self._options, f"spark plan {','.join(self._options.streams)}")
+        return self._nc
 
-    def _info(self, *, fresh: bool = False) -> StreamInfo:
-        now = time.monotonic()
-        if fresh or self._last_info is None or now - self._asked_at >= SECONDS_BETWEEN_INFOS:
-            self._last_info = patiently(self._view().info)
+    def _jetstream(self) -> JetStream:
+        return jetstream_of(self._connection(), self._options)
+
+    def _view(self, stream: str) -> StreamView:
+        return StreamView(self._jetstream(), stream)
+
+    def _info(self, stream: str) -> StreamInfo:
+        return patiently(self._view(stream).info)
+
+    def _infos(self, *, fresh: bool = False) -> dict[str, StreamInfo]:
+        """Each stream of the query as it was up to SECONDS_BETWEEN_INFOS ago, or now."""
+        if fresh or not self._last_infos or time.monotonic() - self._asked_at >= SECONDS_BETWEEN_INFOS:
+            self._last_infos = {stream: self._info(stream) for stream in self._options.streams}
             self._asked_at = time.monotonic()
-        return self._last_info
+        return self._last_infos
 
-    def _purge(self, before: int) -> None:
-        assert self._nc is not None
-        streams = StreamApi(client_of(jetstream_of(self._nc, self._options)))
+    def _purge(self, stream: str, before: int) -> None:
+        streams = StreamApi(client_of(self._jetstream()))
         for subject in self._options.subjects or (None,):
-            streams.purge(self._options.stream, subject=subject, sequence=before, keep=None)
+            patiently(lambda: streams.purge(stream, subject=subject, sequence=before, keep=None))  # noqa: B023

@@ -2,13 +2,13 @@
 
 The driver creates a writer, and Spark copies it to the tasks. Each task writes its partition over its own
 connection, and its result goes back to the driver. `commit` only logs: everything is stored by then. `abort`
-undoes nothing: messages that were stored stay, and the next attempt recognises them.
+undoes nothing: messages that were stored stay, and the next attempt recognises them. Neither needs a server.
 """
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterable, Iterator
+from contextlib import closing
 from typing import Any
 
 from pyspark import TaskContext
@@ -16,14 +16,16 @@ from pyspark.sql import datasource
 from pyspark.sql.datasource import DataSourceStreamWriter, DataSourceWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
+from .._log import Log
 from ..protocol.subjects import next_nuid
-from .checks import check_stream, stream_of
+from .discovered import NO_SERVERS, Discovered
 from .message_ids import TaskIdentity, Written
 from .options import WriteOptions
 from .outgoing import columns_of_rows
-from .shared import jetstream_of, open_connection, open_patiently
+from .shared import jetstream_of, open_patiently
+from .sink_start import check_sink, check_sink_once
 
-log = logging.getLogger("jetstream_sync.spark")
+log: Log = Log("spark", None)
 
 # Columns and the types they may have.
 _TYPES = {
@@ -48,20 +50,23 @@ class _TaskWriter:
     def __init__(self, options: WriteOptions, names: frozenset[str]) -> None:
         self._options = options
         self._names = names
+        self.discovered: Discovered = NO_SERVERS
+        """The servers that the cluster has advertised to the driver."""
 
     def _write_partition(self, identity: TaskIdentity, rows: Iterable[Any]) -> PartitionWritten:
         # An optional extra. If the data source could not be imported without it, Spark would find no data source.
-        from .frames import batch_of
+        from .encoding import batch_of
         from .sinks import sink_of
 
         options = self._options
         batches = rows if _takes_arrow(self) else map(batch_of, columns_of_rows(rows, self._names))
-        nc = open_patiently(options, f"spark write {identity.partition}")
+        name, seconds = f"spark write {identity.partition}", options.publish_timeout
+        nc = open_patiently(options, name, discovered=self.discovered, seconds=seconds)
         try:
-            sink = sink_of(jetstream_of(nc, options), options, identity)
-            for batch in batches:
-                sink.write(batch)
-            return PartitionWritten(sink.finish())
+            with closing(sink_of(jetstream_of(nc, options), options, identity)) as sink:
+                for batch in batches:
+                    sink.write(batch)
+                return PartitionWritten(sink.finish())
         finally:
             nc.close()
 
@@ -79,16 +84,18 @@ def _takes_arrow(writer: object) -> bool:
 
 
 class JetStreamWriter(_TaskWriter, _BatchBase):
-    """Writes a DataFrame. A task that Spark runs again stores no row twice."""
+    """Writes a DataFrame. A task that runs again stores no row twice, nor does a job whose write is named."""
 
     def __init__(self, options: WriteOptions, names: frozenset[str]) -> None:
         super().__init__(options, names)
-        self._write_id = next_nuid()
+        self._named = options.write_id is not None
+        self._write_id = options.write_id or next_nuid()
 
     def write(self, iterator: Iterator[Any]) -> WriterCommitMessage:
         """Blocks until every message of the partition is acknowledged."""
         partition = _task_context().partitionId()
-        return self._write_partition(TaskIdentity(self._write_id, None, partition), iterator)
+        identity = TaskIdentity(self._write_id, self._options.epoch, partition, self._named)
+        return self._write_partition(identity, iterator)
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         _report("written", messages)
@@ -117,17 +124,27 @@ class JetStreamStreamWriter(_TaskWriter, _StreamBase):
 
 
 def batch_writer(options: WriteOptions, schema: StructType, overwrite: bool) -> DataSourceWriter:
-    names = _checked(options, schema, overwrite)
-    return JetStreamWriter(options, names)
+    """The writer of one DataFrame, made on the driver. Blocks and raises as check_sink() does."""
+    writer = JetStreamWriter(options, _checked_columns(options, schema, overwrite))
+    writer.discovered = check_sink(options)
+    return writer
 
 
-def stream_writer(options: WriteOptions, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
-    names = _checked(options, schema, overwrite)
-    return JetStreamStreamWriter(options, names)
+def stream_writer(
+    options: WriteOptions, schema: StructType, overwrite: bool, *, to_commit: bool
+) -> DataSourceStreamWriter:
+    """The writer of a micro-batch, made on the driver. Blocks and raises as check_sink() does, unless `to_commit`.
+
+    `to_commit`: the writer is not for tasks, but to commit or abort what the tasks have written.
+    """
+    writer = JetStreamStreamWriter(options, _checked_columns(options, schema, overwrite))
+    if not to_commit:
+        writer.discovered = check_sink_once(options)
+    return writer
 
 
-def _checked(options: WriteOptions, schema: StructType, overwrite: bool) -> frozenset[str]:
-    """The columns to write. Raises ValueError for options that cannot work, before the first row is computed."""
+def _checked_columns(options: WriteOptions, schema: StructType, overwrite: bool) -> frozenset[str]:
+    """The columns to write. Raises ValueError for those that cannot work, before the first row is computed."""
     if overwrite:
         raise ValueError("format jetstream only appends: use mode append (a stream cannot be overwritten)")
     names = frozenset(schema.fieldNames())
@@ -140,11 +157,6 @@ def _checked(options: WriteOptions, schema: StructType, overwrite: bool) -> froz
         raise ValueError("format jetstream needs a column 'data' (binary or string): the payload")
     if "subject" not in names and options.subject is None:
         raise ValueError("format jetstream needs a column 'subject', or the option 'subject'")
-    with open_connection(options, "spark plan write") as nc:
-        js = jetstream_of(nc, options)
-        stream = stream_of(js, options)
-        if stream is not None:
-            check_stream(js, options, stream)
     return names
 
 
