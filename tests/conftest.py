@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import faulthandler
+import os
 import threading
 from collections.abc import Iterator
 
@@ -27,6 +28,10 @@ from tests.support.fixtures import (  # noqa: F401
 from tests.support.threads import library_threads
 
 faulthandler.enable()
+
+# connect() reads them: those of the developer's shell are not meant for the servers of the tests.
+for _variable in [name for name in os.environ if name.startswith("NATS_") and name != "NATS_SERVER"]:
+    del os.environ[_variable]
 
 
 def no_leaks_since(before: set[threading.Thread]) -> bool:

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 
-from jetstream_sync import Connection, connect
-from jetstream_sync.errors import (
-    NoServersError,
-)
+from jetstream_sync import Connection, PoolServer, connect
+from jetstream_sync.errors import ConnectionClosedError, NoServersError
 from jetstream_sync.net.connection import link_of
 from jetstream_sync.testing import FaultProxy, LocalServer, PeerConnection, ScriptedPeer
 from tests.support.eventually import eventually
@@ -55,6 +54,42 @@ def test_discovered_servers_join_and_leave() -> None:
         assert nc.stats.reconnects == 0
         nc.close()
     assert found == [nc]
+
+
+def test_pool_of_discovered_servers_is_bounded() -> None:
+    """An INFO that names 10 003 servers adds 1 000 to the pool, and one that names fewer leaves those alone."""
+    urls = [f"10.{number // 65536}.{number // 256 % 256}.{number % 256}:4222" for number in range(10_003)]
+    step = threading.Event()
+
+    def script(conn: PeerConnection) -> None:
+        conn.handshake(connect_urls=urls)
+        step.wait(10)
+        conn.send_info(connect_urls=urls[5000:5003])
+        answer_pings(conn)
+
+    with ScriptedPeer(script) as peer, connect(peer.url) as nc:
+        assert len(nc.discovered_servers) == 1000
+        assert len(nc.servers) == 1001
+        step.set()
+        eventually(lambda: len(nc.discovered_servers) == 3)
+        nc.close()
+
+
+def test_discovered_servers_are_ignored_when_asked() -> None:
+    """ignore_discovered_servers: the pool is what the user named, and no callback tells of others."""
+    found: list[Connection] = []
+
+    def script(conn: PeerConnection) -> None:
+        conn.handshake(connect_urls=["10.0.0.1:4222"])
+        conn.send_info(connect_urls=["10.0.0.2:4222"])
+        answer_pings(conn)
+
+    with ScriptedPeer(script) as peer:
+        options = {"ignore_discovered_servers": True, "discovered_server_cb": found.append}
+        with connect(peer.url, **options) as nc:
+            nc.flush()
+            assert (nc.servers, nc.discovered_servers, found) == ([peer.url], [], [])
+            nc.close()
 
 
 def test_discovered_server_is_used_when_the_known_one_goes(nats_server: LocalServer) -> None:
@@ -181,3 +216,105 @@ def test_lame_duck_that_closes_at_once_does_not_cost_the_next_session(nats_serve
             eventually(lambda: not thread_names("js-lameduck"))
             nc.flush()
             assert nc.stats.reconnects == 1
+
+
+# --- the user's pool and the user's choice ----------------------------------------------------------------------
+
+
+def test_replaced_pool_is_used_by_the_next_reconnect(nats_server: LocalServer) -> None:
+    """set_server_pool() leaves the connection alone; when it is lost, the new servers are used, and no other."""
+    with LocalServer(jetstream=False) as other, FaultProxy(nats_server) as proxy:
+        with connect(proxy.url, ignore_discovered_servers=True, **QUICK) as nc:
+            nc.set_server_pool(["nats://127.0.0.1:1", other.url])
+            assert nc.connected_url == proxy.url
+            assert set(nc.servers) == {"nats://127.0.0.1:1", other.url}
+            assert nc.server_pool == [PoolServer(url, 0, False) for url in nc.servers]
+            proxy.cut()
+            eventually(lambda: nc.connected_url == other.url)
+            assert nc.stats.reconnects == 1
+
+
+def test_pool_replaced_while_no_server_is_there(nats_server: LocalServer) -> None:
+    """At two in the morning the servers have new addresses: the running connection is told of them."""
+    with FaultProxy(nats_server) as proxy:
+        with connect(proxy.url, ignore_discovered_servers=True, **QUICK) as nc:
+            nc.set_server_pool("nats://127.0.0.1:1")
+            proxy.cut()
+            eventually(lambda: nc.server_pool[0].reconnects >= 2)
+            nc.set_server_pool(nats_server.url)
+            eventually(lambda: nc.connected_url == nats_server.url)
+
+
+@pytest.mark.parametrize("servers", [[], "", 5, ["nats://h:x"], "nats://h?name=x"])
+def test_bad_pool_is_refused_and_the_old_one_stays(nats_server: LocalServer, servers: Any) -> None:
+    """Nothing changes when one of the URLs is none."""
+    with connect(nats_server.url) as nc:
+        before = nc.server_pool
+        with pytest.raises((ValueError, TypeError)):
+            nc.set_server_pool(servers)
+        assert nc.server_pool == before
+    with pytest.raises(ConnectionClosedError):
+        nc.set_server_pool("nats://h")
+
+
+def test_handler_chooses_the_server_of_a_reconnect(nats_server: LocalServer) -> None:
+    """It gets the pool and the last INFO, once per attempt, and its choice is tried after its wait."""
+    calls: list[tuple[list[PoolServer], dict[str, Any]]] = []
+
+    with LocalServer(jetstream=False) as second, LocalServer(jetstream=False) as third:
+
+        def handler(pool: list[PoolServer], info: dict[str, Any]) -> tuple[PoolServer | None, float]:
+            calls.append((pool, info))
+            return next(server for server in pool if server.url == third.url), 0.3
+
+        with FaultProxy(nats_server) as proxy:
+            options = {"reconnect_to_server_handler": handler, "ignore_discovered_servers": True}
+            with connect([proxy.url, second.url, third.url], dont_randomize=True, **options) as nc:
+                assert nc.connected_url == proxy.url
+                assert calls == []
+                started = time.monotonic()
+                proxy.cut()
+                eventually(lambda: nc.connected_url == third.url)
+                assert time.monotonic() - started >= 0.3
+                assert {server.url for server in calls[0][0]} == {proxy.url, second.url, third.url}
+        [(_, info)] = calls
+        assert info["server_name"] == nats_server.monitor("/varz")["server_name"]
+
+
+def test_handler_that_fails_is_reported_and_the_pool_decides(nats_server: LocalServer) -> None:
+    """An exception, or a server that is not in the pool, goes to error_cb; the connection comes back."""
+    told: list[Exception] = []
+    answers = iter([ZeroDivisionError(), (PoolServer("nats://elsewhere:1", 0, False), 0.0), SystemExit(1)])
+
+    def handler(pool: list[PoolServer], info: dict[str, Any]) -> Any:
+        answer = next(answers)
+        if isinstance(answer, BaseException):
+            raise answer
+        return answer
+
+    with FaultProxy(nats_server) as proxy:
+        options: dict[str, Any] = {"reconnect_to_server_handler": handler, "error_cb": told.append, **QUICK}
+        with connect(proxy.url, ignore_discovered_servers=True, **options) as nc:
+            for expected, reconnects in (("ZeroDivision", 1), ("ServerNotInPool", 2), ("raised SystemExit", 3)):
+                proxy.cut()
+                eventually(lambda: nc.stats.reconnects == reconnects)  # noqa: B023
+                eventually(lambda: any(expected in repr(one) for one in told))  # noqa: B023
+
+
+def test_handler_without_a_wait_is_no_hot_loop(nats_server: LocalServer) -> None:
+    """A server that refuses is tried again after reconnect_time_wait, whatever the handler says."""
+    calls: list[float] = []
+
+    def handler(pool: list[PoolServer], info: dict[str, Any]) -> tuple[PoolServer | None, float]:
+        calls.append(time.monotonic())
+        return pool[0], 0.0
+
+    with FaultProxy(nats_server) as proxy:
+        options: dict[str, Any] = {"reconnect_to_server_handler": handler, "reconnect_time_wait": 0.1}
+        with connect(proxy.url, ignore_discovered_servers=True, **options) as nc:
+            proxy.refuse()
+            proxy.cut()
+            eventually(lambda: len(calls) >= 5)
+            assert calls[4] - calls[0] >= 0.28
+            proxy.heal()
+            eventually(lambda: nc.is_connected)

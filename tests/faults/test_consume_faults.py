@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import jetstream_sync
-from jetstream_sync import JetStream, JetStreamMessage
+from jetstream_sync import Consumer, JetStream, JetStreamMessage
 from jetstream_sync.errors import (
     ConnectionClosedError,
     ConsumerIsPushError,
@@ -126,7 +126,8 @@ def test_consume_after_a_reconnect_sends_one_pull(server: LocalServer) -> None:
         consumer = stream_and_consumer(nc.jetstream())
         errors: list[Exception] = []
         got: list[bytes] = []
-        with consumer.consume(lambda message: got.append(message.data), on_error=errors.append):
+        options: dict[str, Any] = {"max_messages": 500, "on_error": errors.append}
+        with consumer.consume(lambda message: got.append(message.data), **options):
             for round_ in range(3):
                 eventually(lambda round_=round_: proxy.captured[round_].to_server.count(b"MSG.NEXT") == 1)
                 proxy.cut()
@@ -246,7 +247,7 @@ def test_deleted_while_disconnected_without_the_check_goes_on(server: LocalServe
         assert errors
 
 
-def test_check_never_delays_messages(server: LocalServer) -> None:
+def test_check_never_delays_messages(server: LocalServer, monkeypatch: pytest.MonkeyPatch) -> None:
     """The pull is sent before the check; a check without a reply delays no message."""
     with FaultProxy(server) as proxy, jetstream_sync.connect(proxy.url) as nc:
         js = nc.jetstream()
@@ -254,12 +255,12 @@ def test_check_never_delays_messages(server: LocalServer) -> None:
         asked = threading.Event()
         release = threading.Event()
 
-        def slow_info() -> None:
+        def slow_info(_: Consumer) -> None:
             asked.set()
             release.wait(5)
             raise TimeoutError("no answer")
 
-        consumer.get_info = slow_info  # type: ignore[method-assign,assignment]
+        monkeypatch.setattr(Consumer, "get_info", slow_info)
         with consumer.messages() as messages:
             proxy.cut()
             eventually(lambda: nc.stats.reconnects == 1)

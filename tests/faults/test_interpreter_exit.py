@@ -11,9 +11,11 @@ import time
 import pytest
 
 import jetstream_sync
+from jetstream_sync import JetStream
 from jetstream_sync.testing import LocalServer
 from jetstream_sync.testing.proxy import FaultProxy
 from tests.support.eventually import eventually
+from tests.support.observer import stream_and_consumer
 
 EXIT_SECONDS = 3.0
 
@@ -100,7 +102,7 @@ lost = threading.Event()
 """
 
 
-def start(script: str, url: str) -> subprocess.Popen[bytes]:
+def start(script: str, *arguments: str) -> subprocess.Popen[bytes]:
     return subprocess.Popen(
         [
             sys.executable,
@@ -110,7 +112,7 @@ def start(script: str, url: str) -> subprocess.Popen[bytes]:
             "error::RuntimeWarning",
             "-c",
             PREAMBLE + textwrap.dedent(script),
-            url,
+            *arguments,
         ],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -214,3 +216,36 @@ def test_system_exit_inside_with_block(nats_server: LocalServer) -> None:
     process = start("with connect(url) as nc:\n    nc.publish('x')\n    sys.exit(7)", nats_server.url)
     _, complaints = process.communicate(timeout=20)
     assert (process.returncode, complaints) == (7, b"")
+
+
+@pytest.mark.parametrize("how", ["the script ends", "sys.exit() in a signal handler", "consume"])
+def test_exit_hands_back_what_is_buffered(how: str, nats_server: LocalServer, js: JetStream) -> None:
+    """Another worker has it at once, though the program used neither `with` nor close()."""
+    consumer = stream_and_consumer(js, 100, ack_wait=60)
+    script = """
+        import os, signal, time
+        signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+        consumer = connect(url).jetstream().get_consumer("S", "C")
+        held = threading.Event()
+        def work(message):
+            message.ack()
+            held.set()
+            time.sleep(60)
+        """
+    if how == "consume":
+        script += """
+        context = consumer.consume(work, max_messages=100)
+        held.wait()
+        while len(context._feed.items) < 99: time.sleep(0.01)
+        """
+    else:
+        script += """
+        stream = consumer.messages(max_messages=100)
+        for message in stream:
+            message.ack()
+            while len(stream._endless.items) < 99: time.sleep(0.01)
+            if sys.argv[2] == "loop": break
+            os.kill(os.getpid(), signal.SIGTERM)
+        """
+    assert_ends_well(start(script, nats_server.url, "loop" if how == "the script ends" else "handler"))
+    assert len(list(consumer.fetch(99, expires=2))) == 99

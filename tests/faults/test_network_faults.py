@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 import pytest
 
-from jetstream_sync import connect
+from jetstream_sync import JetStream, connect
 from jetstream_sync.errors import (
     ConnectionClosedError,
     ConnectionLostError,
@@ -205,7 +205,7 @@ def end_in_the_middle(proxy: FaultProxy, rng: random.Random) -> None:
     calls: list[Callable[[], object]] = [
         lambda: nc.publish("all", b"x" * 3000),
         lambda: nc.flush(10),
-        lambda: nc.request("nobody", timeout=10),
+        lambda: nc.request("unanswered", timeout=10),
         lambda: nc.subscribe("more").unsubscribe(2),
         lambda: nc.subscribe("more", cb=lambda msg: None).unsubscribe(),
         lambda: sub.next_msg(10),
@@ -341,12 +341,13 @@ def test_accept_then_close_storm_backs_off(treat: Callable[[socket.socket], None
     server = LocalServer(jetstream=False)
     server.start()
     port = server.port
+    failures: list[float] = []
     nc = connect(
         server.url,
         reconnect_time_wait=0.04,
         reconnect_time_wait_max=0.4,
         reconnect_jitter=0.2,
-        error_cb=lambda _: None,
+        error_cb=lambda _: failures.append(time.monotonic()),
     )
     try:
         server.kill()
@@ -361,7 +362,8 @@ def test_accept_then_close_storm_backs_off(treat: Callable[[socket.socket], None
     # The wait doubles from 0.04 s to 0.33 s (0.4 s less the jitter): about 4 growing waits, then 3 per second.
     assert 5 <= len(storm.times) <= 15
     assert max(gaps) < 0.4 + 0.25
-    assert gaps[-2] > 2 * min(gaps[:2])
+    # Attempts are refused until the listener is there: the waits grow from the first of those on.
+    assert gaps[-2] > 2 * min(after - before for before, after in itertools.pairwise(failures[:4]))
     assert len({round(gap, 4) for gap in gaps[-3:]}) == 3
 
 
@@ -413,17 +415,56 @@ def test_publishers_in_many_threads_while_disconnected_keep_their_order(
         assert by_thread == {f"many.{thread}": list(range(100)) for thread in range(8)}
 
 
-def test_pending_size_zero_refuses_every_publish_while_disconnected(proxy: FaultProxy) -> None:
-    """With pending_size=0 publish() and request() raise while disconnected."""
-    with connect(proxy.url, pending_size=0, **QUICK) as nc:
+@pytest.mark.parametrize("pending_size", [0, -1])
+def test_without_a_buffer_every_publish_is_refused_while_disconnected(
+    proxy: FaultProxy, pending_size: int
+) -> None:
+    """With pending_size=0, or -1 as in nats-py, publish() and request() raise while disconnected."""
+    with connect(proxy.url, pending_size=pending_size, **QUICK) as nc:
         proxy.refuse()
         proxy.cut()
         eventually(lambda: nc.is_reconnecting)
         with pytest.raises(OutboundBufferLimitError):
             nc.publish("x", b"")
+        assert nc.pending_data_size == 0
         with pytest.raises(NatsError):
             nc.request("x", b"", timeout=1)
         proxy.heal()
         eventually(lambda: nc.is_connected)
         nc.publish("x", b"")
         nc.flush()
+
+
+def test_pending_data_size_counts_what_waits(proxy: FaultProxy) -> None:
+    """What is published while disconnected waits, frame by frame; connected again, nothing does."""
+    with connect(proxy.url, **QUICK) as nc:
+        assert nc.pending_data_size == 0
+        proxy.refuse()
+        proxy.cut()
+        eventually(lambda: nc.is_reconnecting)
+        for _ in range(3):
+            nc.publish("x", b"12345")
+        assert nc.pending_data_size == 3 * len(b"PUB x 5\r\n12345\r\n")
+        proxy.heal()
+        eventually(lambda: nc.is_connected)
+        nc.flush()
+        assert nc.pending_data_size == 0
+
+
+def test_consume_survives_a_reconnect_without_a_buffer(proxy: FaultProxy, js: JetStream) -> None:
+    """pending_size=-1 concerns what the user publishes: a consume pulls again on the next session."""
+    js.create_stream(name="NOBUFFER", subjects=["nobuffer"])
+    js.create_consumer("NOBUFFER", durable_name="D")
+    with connect(proxy.url, pending_size=-1, **QUICK) as nc:
+        with nc.jetstream().get_consumer("NOBUFFER", "D").messages() as messages:
+            for number in range(3):
+                js.publish("nobuffer", b"%d" % number)
+                msg = messages.next(timeout=10)
+                assert int(msg.data) == number
+                msg.ack_sync()
+                proxy.refuse()
+                proxy.cut()
+                eventually(lambda: nc.is_reconnecting)
+                proxy.heal()
+                eventually(lambda: nc.is_connected)
+    js.delete_stream("NOBUFFER")

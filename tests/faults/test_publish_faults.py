@@ -9,6 +9,7 @@ import threading
 import time
 from collections import Counter
 from concurrent.futures import Future
+from typing import Any
 
 import pytest
 
@@ -220,6 +221,45 @@ def test_leader_killed_under_publish_with_ids(nats_cluster: LocalCluster) -> Non
     assert acked - set(stored) == set()
     assert set(stored) - acked == set()
     assert set(stored.values()) == {1}
+
+
+@pytest.mark.parametrize("asynchronous", [False, True], ids=["publish", "publish_async"])
+def test_repeat_meets_the_first_copy_in_process(nats_cluster: LocalCluster, asynchronous: bool) -> None:
+    """Both followers stand still: the leader has the message and cannot commit it. Its repeats are answered with
+    10158 "duplicate message id is in process" until the followers go on. Then the ack comes; it is stored once.
+    """
+    nats_cluster.start()
+    nats_cluster.wait_ready()
+    with connect(nats_cluster.urls) as nc:
+        js = nc.jetstream(timeout=20)
+        stream = js.create_or_update_stream(name="P3", subjects=["p3"], num_replicas=3)
+        js.publish("p3", b"before", retry_attempts=60)  # elections of the test before may not be over
+        leader = leader_of(nats_cluster, stream)
+    followers = [node for node in nats_cluster.nodes if node is not leader]
+    in_process = 0
+    with connect(leader.url, error_cb=lambda error: None) as nc, connect(leader.url) as observer:
+        js = nc.jetstream()
+        acks = observer.subscribe("_INBOX.>")
+        observer.flush()
+        for node in followers:
+            node.pause()
+        try:
+            options: Any = {"msg_id": f"id-{asynchronous}", "timeout": 20, "retry_attempts": 19}
+            if asynchronous:
+                publishing = InThread(js.publish_async("p3", b"x", **options).result)
+            else:
+                publishing = InThread(js.publish, "p3", b"x", **options)
+            while not in_process:
+                in_process += b"10158" in acks.next_msg(timeout=10).data
+            assert publishing.running
+        finally:
+            for node in followers:
+                node.resume()
+        assert publishing.result(25).stream == "P3"
+        nats_cluster.wait_ready()
+        found = eventually(lambda: stream_of(nc.jetstream(timeout=2), "P3"), timeout=20)
+        assert found.info.state.messages == 2
+        nc.jetstream(timeout=10).delete_stream("P3")
 
 
 def stream_of(js: JetStream, name: str) -> Stream | None:

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 import jetstream_sync
-from jetstream_sync.errors import NatsError
+from jetstream_sync.errors import NatsError, NotConnectedError
 from jetstream_sync.net.nkeys import KeyPair
 from jetstream_sync.testing import LocalServer
 from jetstream_sync.testing.peer import PeerConnection, ScriptedPeer
@@ -57,6 +57,7 @@ WRONG_OPTIONS: list[dict[str, Any]] = [
     {"user": "ann", "password": SECRET + "-wrong"},
     {"user": "ann", "password": lambda: SECRET + "-wrong"},
     {"token": SECRET},
+    {"user": SECRET},  # without a password it may be a token
     {"token": SECRET, "user": "ann"},
     {"password": SECRET},
     {"nkeys_seed_str": "SU" + SECRET},
@@ -95,6 +96,24 @@ URLS = [
     "nats://ann:{s},x@127.0.0.1:1",
     "nats://ann:x,{s}@127.0.0.1:1",
     "nats://ann:{s}",
+    "nats://127.0.0.1:1?user=ann&password={s}",
+    "nats://127.0.0.1:1?token={s}",
+    "nats://127.0.0.1:1?pasword={s}",
+    "nats://127.0.0.1:1?connect_timeout={s}",
+    "nats://127.0.0.1:1?nkeys_seed_str={s}",
+    "nats://127.0.0.1:1?nkeys_seed_str=SU{s}",
+    "nats://127.0.0.1:1?user_credentials=-----BEGIN%20{s}",
+    "nats://127.0.0.1:1?password={s}",
+    "nats://127.0.0.1:1?{s}",
+    "nats://127.0.0.1:1?password=a@{s}",
+    "nats://127.0.0.1:1?{s}=x",
+    "nats://127.0.0.1:1?x=1&token={s}%FF",
+    "nats://ann:{s}@127.0.0.1:1?token={s}",
+    "nats://ann:{s}?password=a@127.0.0.1:1",
+    "nats://ann:a?password={s}@127.0.0.1:1",
+    "nats://127.0.0.1:1?token={s}&token=x",
+    "nats://{s}?x@127.0.0.1:1",
+    "{s}?x@127.0.0.1:1",
 ]
 
 
@@ -104,6 +123,74 @@ def test_password_in_a_url(url: str, as_list: bool) -> None:
     """The error for a URL that is invalid or cannot be reached shows it without its credentials."""
     full = url.format(s=SECRET)
     assert SECRET not in failure_of([full] if as_list else full)
+
+
+ENVIRONMENTS: list[dict[str, str]] = [
+    {"NATS_URL": "nats://ann:{s}@127.0.0.1:1"},
+    {"NATS_URL": "nats://127.0.0.1:1?token={s}"},
+    {"NATS_URL": "nats://127.0.0.1:1?tokn={s}"},
+    {"NATS_USER": "ann", "NATS_PASSWORD": "{s}-wrong"},
+    {"NATS_USER": "ann", "NATS_PASSWORD": "{s}", "NATS_TOKEN": "{s}"},
+    {"NATS_PASSWORD": "{s}"},
+    {"NATS_TOKEN": "{s}"},
+    {"NATS_NKEY": "S" + "A" * 57 + "{s}"},
+    {"NATS_CREDS": "-----BEGIN NATS USER JWT-----\n{s}\n------END NATS USER JWT------"},
+    {"NATS_CREDS": "-----BEGIN {s}", "NATS_NKEY": "{s}"},
+]
+
+
+@pytest.mark.parametrize("environ", ENVIRONMENTS, ids=lambda environ: "+".join(environ))
+def test_secret_in_the_environment(
+    environ: dict[str, str], server: LocalServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An error over a variable names the variable or the setting and not its value."""
+    for variable, value in environ.items():
+        monkeypatch.setenv(variable, value.format(s=SECRET))
+    assert SECRET not in failure_of(*([] if "NATS_URL" in environ else [server.url]))
+
+
+CONTEXTS = [
+    '{"user": "ann", "password": "{s}-wrong"}',
+    '{"token": "{s}"}',
+    '{"user": "ann", "password": "{s}", "token": "{s}"}',
+    '{"creds": "data:;base64,{s}"}',
+    '{"creds": "env://{s}"}',
+    '{"nkey": "env://HIDDEN"}',
+    '{"user_jwt": "{s}", "user_seed": "SU{s}"}',
+    '{"url": "nats://ann:{s}@127.0.0.1:x"}',
+    '{"password": "{s}"',
+    '"{s}"',
+    '{"user": {"{s}": 1}}',
+    '{"nsc": "{s}"}',
+]
+
+
+@pytest.mark.parametrize("text", CONTEXTS)
+def test_secret_in_a_context(
+    text: str, server: LocalServer, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """A context that is malformed, or that the server refuses: the error shows nothing of its contents."""
+    path = tmp_path / "context.json"
+    path.write_text(text.replace("{s}", SECRET))
+    monkeypatch.setenv("NATS_CONTEXT", str(path))
+    monkeypatch.setenv("HIDDEN", "SU" + SECRET)
+    assert SECRET not in failure_of(*([] if "url" in text else [server.url]))
+
+
+def test_sources_are_logged_without_the_values(
+    server: LocalServer, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """At DEBUG the log says where each setting comes from, so that none comes from the environment in silence."""
+    monkeypatch.setenv("NATS_USER", "ann")
+    monkeypatch.setenv("NATS_PASSWORD", SECRET)
+    with jetstream_sync.connect(f"{server.url}?name=shop"):
+        pass
+    [record] = [one for one in caplog.records if "settings:" in one.getMessage()]
+    assert (record.name, record.levelname) == ("jetstream_sync.connection", "DEBUG")
+    assert record.getMessage() == (
+        "shop: settings: name from the URL, password from NATS_PASSWORD, servers from an argument, "
+        "user from NATS_USER"
+    )
 
 
 def test_objects_and_urls_of_a_connection(server: LocalServer) -> None:
@@ -143,14 +230,58 @@ def test_lost_and_refused_reconnect(server: LocalServer, caplog: pytest.LogCaptu
     assert SECRET not in shown(caught.value)
 
 
+def test_outage_with_credentials_in_the_url(caplog: pytest.LogCaptureFixture) -> None:
+    """What the log, error_cb, last_error and NotConnectedError say of servers that are away."""
+    told: list[Exception] = []
+    config = f"authorization {{ user: ann, password: {SECRET} }}"
+    with LocalServer(jetstream=False, config=config) as server:
+        url = server.url.replace("nats://", f"nats://ann:{SECRET}@")
+        quick: dict[str, Any] = {"reconnect_time_wait": 0.01, "reconnect_time_wait_max": 0.05}
+        with jetstream_sync.connect(url, name="shop", error_cb=told.append, **quick) as nc:
+            server.kill()
+            eventually(lambda: len(told) >= 3)
+            for call in (lambda: nc.request("x", timeout=0.02), lambda: nc.flush(0.02)):
+                with pytest.raises(NotConnectedError) as caught:
+                    call()
+                assert SECRET not in shown(caught.value)
+            assert nc.last_error is not None
+            assert SECRET not in shown(nc.last_error)
+    assert SECRET not in "".join(map(shown, told))
+    assert "attempt 1 failed" in caplog.text
+
+
+@pytest.mark.parametrize("kind", ["core", "push", "consume"])
+def test_callback_that_raises(kind: str, caplog: pytest.LogCaptureFixture) -> None:
+    """The record names the message, and shows neither its payload nor its headers."""
+    raised = threading.Event()
+
+    def handle(_: object) -> None:
+        raised.set()
+        raise ValueError("of the callback")
+
+    with LocalServer() as server, jetstream_sync.connect(server.url) as nc:
+        js = nc.jetstream()
+        js.create_stream(name="K", subjects=["k.>"])
+        if kind == "core":
+            nc.subscribe("k.>", cb=handle)
+        elif kind == "push":
+            js.subscribe("k.>", cb=handle)
+        else:
+            js.create_consumer("K", name="c").consume(handle)
+        js.publish("k.1", SECRET.encode(), headers={"X-Secret": SECRET})
+        assert raised.wait(10)
+        eventually(lambda: "the callback raised ValueError" in caplog.text)
+
+
 def test_log_of_a_reconnect_without_error_callback(server: LocalServer, caplog: pytest.LogCaptureFixture) -> None:
     """The log of a lost connection names the server without its credentials."""
     with FaultProxy(server) as proxy:
-        url = proxy.url.replace("nats://", f"nats://ann:{SECRET}@")
+        shown_url = proxy.url
+        url = shown_url.replace("nats://", f"nats://ann:{SECRET}@")
         with jetstream_sync.connect(url) as nc:
             proxy.cut()
             eventually(lambda: nc.stats.reconnects == 1)
-    assert "ConnectionLostError" in caplog.text
+    assert f"disconnected: {shown_url} closed the connection" in caplog.text
 
 
 def test_seed_and_jwt(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import queue
+import sys
 import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -144,6 +146,25 @@ def test_refused_and_unreachable(password_server: LocalServer) -> None:
 
 
 # --- changes --------------------------------------------------------------------------------------
+
+
+def test_callable_that_exits_does_not_end_the_connection(token_server: LocalServer) -> None:
+    """sys.exit() in a callable while reconnecting is an attempt that failed: the next one may do better."""
+    asked: list[int] = []
+    errors: list[Exception] = []
+
+    def token() -> str:
+        asked.append(1)
+        if len(asked) == 2:
+            sys.exit(1)
+        return "t0ken"
+
+    with FaultProxy(token_server) as proxy:
+        options: dict[str, Any] = {"token": token, "error_cb": errors.append, "reconnect_time_wait": 0.01}
+        with jetstream_sync.connect(proxy.url, **options) as nc:
+            proxy.cut()
+            eventually(lambda: nc.stats.reconnects == 1)
+        assert any("callable of the program raised SystemExit" in str(error) for error in errors)
 
 
 def test_token_is_asked_again_at_each_reconnect() -> None:

@@ -14,7 +14,6 @@ from jetstream_sync import Connection, Status, connect
 from jetstream_sync.errors import (
     NoServersError,
 )
-from jetstream_sync.net.options import server_list
 from jetstream_sync.testing import FaultProxy, LocalServer, PeerConnection, ScriptedPeer
 from jetstream_sync.testing.server import PortReservation
 from tests.support.eventually import eventually
@@ -56,14 +55,6 @@ def test_connect_without_servers_uses_nats_url(nats_server: LocalServer, monkeyp
     monkeypatch.setenv("NATS_URL", nats_server.url)
     with connect() as nc:
         assert nc.connected_url == nats_server.url
-
-
-def test_connect_without_servers_and_nats_url_tries_the_local_default(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """With neither argument nor environment the local default port is used."""
-    monkeypatch.setenv("NATS_URL", "")
-    assert [address.url for address in server_list(None)] == ["nats://127.0.0.1:4222"]
 
 
 def test_connect_to_closed_ports_names_each_server_and_why(closed_port: int) -> None:
@@ -141,7 +132,7 @@ BAD_OPTIONS: list[tuple[str, Any]] = [
     ("ping_interval", None),
     ("max_outstanding_pings", 0),
     ("max_outstanding_pings", 1.5),
-    ("pending_size", -1),
+    ("pending_size", -2),
     ("pending_size", "8M"),
     ("drain_timeout", 0),
     ("inbox_prefix", "a b"),

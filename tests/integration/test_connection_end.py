@@ -13,6 +13,7 @@ from jetstream_sync import Connection, connect
 from jetstream_sync.errors import (
     ConnectionClosedError,
 )
+from jetstream_sync.net import callbacks
 from jetstream_sync.net.connection import link_of
 from jetstream_sync.testing import FaultProxy, LocalServer
 from tests.support.eventually import eventually
@@ -104,8 +105,8 @@ def test_close_is_idempotent_and_ends_everything(nats_server: LocalServer) -> No
     nc = connect(nats_server.url)
     sub = nc.subscribe("c")
     loop = InThread(list, sub)
-    waiting = InThread(nc.request, "nobody.answers.here", timeout=30)
-    nc.subscribe("nobody.answers.here")
+    waiting = InThread(nc.request, "unanswered.here", timeout=30)
+    nc.subscribe("unanswered.here")
     under_watchdog(nc.close, limit=3)
     assert loop.result() == []
     waiting.error()
@@ -197,8 +198,12 @@ def test_callbacks_run_once_each_on_a_library_thread(proxy: FaultProxy) -> None:
 
 @pytest.mark.parametrize("error", [ValueError("user"), SystemExit(3)], ids=["exception", "exit"])
 def test_callbacks_may_raise(proxy: FaultProxy, error: BaseException) -> None:
-    """A callback that raises, whatever it raises, harms neither the connection nor later callbacks."""
+    """A callback that raises, whatever it raises, harms neither the connection nor later callbacks.
+
+    error_cb hears of exceptions of the others, and not of its own.
+    """
     calls: list[str] = []
+    told = ["error"] if isinstance(error, Exception) else []
 
     def failing(kind: str) -> Any:
         def callback(_: Any) -> None:
@@ -216,9 +221,36 @@ def test_callbacks_may_raise(proxy: FaultProxy, error: BaseException) -> None:
         reconnect_time_wait=0.01,
     ) as nc:
         proxy.cut()
-        eventually(lambda: calls == ["error", "disconnected", "reconnected"])
+        eventually(lambda: calls == ["error", "disconnected", *told, "reconnected", *told])
         nc.flush()
-    eventually(lambda: calls[-1] == "closed")
+    eventually(lambda: calls[-1 - len(told) :] == ["closed", *told])
+
+
+def test_error_cb_that_hangs_does_not_gather_errors_without_a_bound(
+    proxy: FaultProxy, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Beyond a thousand (here: 5) that wait, errors are left out; a warning says so, and other callbacks come."""
+    monkeypatch.setattr(callbacks, "MAX_WAITING", 5)
+    release = threading.Event()
+    told: list[Exception] = []
+    reconnected: list[Connection] = []
+
+    def error_cb(error: Exception) -> None:
+        told.append(error)
+        release.wait(30)
+
+    with connect(
+        proxy.url, error_cb=error_cb, reconnected_cb=reconnected.append, reconnect_time_wait_max=0.01
+    ) as nc:
+        proxy.refuse()
+        proxy.cut()
+        eventually(lambda: nc.server_pool[0].reconnects >= 20)
+        proxy.heal()
+        eventually(lambda: nc.is_connected)
+        release.set()
+        eventually(lambda: reconnected)
+    assert len(told) <= 8
+    assert "some were left out" in caplog.text
 
 
 @pytest.mark.parametrize("where", ["error_cb", "disconnected_cb", "reconnected_cb", "closed_cb"])

@@ -21,7 +21,7 @@ from jetstream_sync import (
     StreamNotFoundError,
     TimeoutError,
 )
-from tests.support.observer import server_version
+from tests.support.observer import await_pending, server_version
 
 BAD_NAMES = ["", "a b", "a.b", "a*", ">", "a/b", "a\\b", "a\tb", "a\r\nb", "a\0b"]
 
@@ -64,6 +64,7 @@ def test_several_filter_subjects(js: JetStream, stream: Stream) -> None:
     consumer = stream.create_consumer(durable_name="c", filter_subjects=["s.a", "s.b.*"])
     for subject in ("s.a", "s.x", "s.b.1"):
         js.publish(subject)
+    await_pending(consumer, 2)
     assert [msg.subject for msg in consumer.fetch_nowait(10)] == ["s.a", "s.b.1"]
 
 

@@ -96,11 +96,15 @@ def one(js: JetStream, consumer: Consumer) -> JetStreamMessage:
         (lambda m: (m.term(), m.ack()), [b"+TERM"]),
         (lambda m: (m.ack(), m.ack_sync()), [b"+ACK"]),
         (lambda m: (m.ack_sync(), m.ack()), [b"+ACK"]),
+        (lambda m: (m.nak_sync(),), [b"-NAK"]),
+        (lambda m: (m.nak_sync(delay=60), m.nak_sync()), [b'-NAK {"delay":60000000000}']),
+        (lambda m: (m.term_sync("bad order"), m.nak_sync()), [b"+TERM bad order"]),
+        (lambda m: (m.term_sync(), m.ack_sync()), [b"+TERM"]),
         (lambda m: (m.in_progress(), m.in_progress(), m.in_progress(), m.ack()), [b"+WPI"] * 3 + [b"+ACK"]),
     ],
     ids=["ack", "nak", "nak 1 s", "nak 250 ms", "nak 1 min", "term", "term with reason", "progress", "ack twice",
          "ack nak", "ack term", "ack progress", "nak ack", "nak twice", "term ack", "ack ack_sync", "ack_sync ack",
-         "progress x3 ack"],
+         "nak_sync", "nak_sync twice", "term_sync nak_sync", "term_sync ack_sync", "progress x3 ack"],
 )  # fmt: skip
 def test_acks_on_the_wire(
     nc: Connection,
@@ -121,7 +125,7 @@ def test_acks_on_the_wire(
 def test_ack_policy_none_sends_nothing(nc: Connection, js: JetStream, stream: Stream, acks: Acks) -> None:
     """With ack policy none, ack() sends nothing and raises nothing."""
     consumer = stream.create_consumer(name="n", ack_policy="none")
-    for call in ("ack", "nak", "term", "in_progress", "ack_sync"):
+    for call in ("ack", "nak", "term", "in_progress", "ack_sync", "nak_sync", "term_sync"):
         getattr(one(js, consumer), call)()
     assert acks.seen(nc) == []
 
@@ -132,7 +136,8 @@ def test_ack_that_cannot_be_sent_raises_and_is_not_marked(
     """On a closed connection the ack raises and the message is not acked."""
     message = one(js, consumer)
     nc.close()
-    for call in (message.ack, message.nak, message.term, message.in_progress, message.ack_sync):
+    confirmed = (message.ack_sync, message.nak_sync, message.term_sync)
+    for call in (message.ack, message.nak, message.term, message.in_progress, *confirmed):
         with pytest.raises(ConnectionClosedError):
             call()
     assert not message.is_acked
@@ -164,6 +169,55 @@ def test_nak_delivers_again_after_its_delay(js: JetStream, consumer: Consumer) -
     assert third.metadata.num_delivered == 3
 
 
+def test_fetch_right_behind_a_nak_sync_sees_the_message(js: JetStream, consumer: Consumer) -> None:
+    """The server has confirmed it: the message is there, a hundred times in a row."""
+    message = one(js, consumer)
+    for number in range(2, 102):
+        message.nak_sync()
+        assert message.is_acked
+        (message,) = consumer.fetch_nowait(1)
+        assert message.metadata.num_delivered == number
+        assert not message.is_acked
+
+
+def test_nak_sync_with_a_delay(js: JetStream, consumer: Consumer) -> None:
+    """Confirmed at once, delivered after the delay."""
+    message = one(js, consumer)
+    started = time.monotonic()
+    message.nak_sync(0.4)
+    assert list(consumer.fetch_nowait(1)) == []
+    again = consumer.next(expires=5)
+    assert again is not None
+    assert time.monotonic() - started >= 0.35
+
+
+def test_term_sync_has_ended_delivery_when_it_returns(js: JetStream, consumer: Consumer) -> None:
+    """No wait is needed: the consumer has nothing pending any more."""
+    one(js, consumer).term_sync("cannot be read")
+    assert consumer.get_info().num_ack_pending == 0
+    assert list(consumer.fetch_nowait(1)) == []
+
+
+@pytest.mark.parametrize("kind", ["push", "pull_subscribe", "messages"])
+def test_confirmed_acks_of_every_kind_of_message(js: JetStream, stream: Stream, kind: str) -> None:
+    """Whatever it was taken from: a message can be handed back, and ended, with confirmation."""
+    js.publish("s.a", b"x")
+    if kind == "push":
+        subscription = js.subscribe("s.a", manual_ack=True)
+        take = lambda: subscription.next_msg(5)  # noqa: E731
+    elif kind == "pull_subscribe":
+        pulled = js.pull_subscribe("s.a", durable="P")
+        take = lambda: pulled.fetch(1, timeout=5)[0]  # noqa: E731
+    else:
+        messages = stream.create_consumer(durable_name="M").messages()
+        take = lambda: messages.next(5)  # noqa: E731
+    take().nak_sync()
+    again = take()
+    assert again.metadata.num_delivered == 2
+    again.term_sync("done with it", timeout=5)
+    assert again.is_acked
+
+
 def test_term_ends_delivery_and_tells_why(nc: Connection, js: JetStream, consumer: Consumer) -> None:
     """A terminated message never comes again; its reason is in the server's advisory."""
     advisories = nc.subscribe("$JS.EVENT.ADVISORY.CONSUMER.MSG_TERMINATED.>")
@@ -189,8 +243,9 @@ def test_ack_sync_without_a_consumer_raises(js: JetStream, consumer: Consumer) -
     """The confirmation cannot come when the consumer is gone: an error, and the message is not acked."""
     message = one(js, consumer)
     consumer.delete()
-    with pytest.raises(NoRespondersError):
-        message.ack_sync()
+    for call in (message.ack_sync, message.nak_sync, message.term_sync):
+        with pytest.raises(NoRespondersError):
+            call()
     assert not message.is_acked
 
 
@@ -198,10 +253,24 @@ def test_ack_sync_without_an_answer_times_out(js: JetStream, consumer: Consumer,
     """The ack subject has a subscriber that does not confirm: TimeoutError after the caller's timeout."""
     message = one(js, consumer)
     consumer.delete()
-    started = time.monotonic()
-    with pytest.raises(TimeoutError):
-        message.ack_sync(timeout=0.3)
-    assert 0.3 <= time.monotonic() - started < 1.5
+    for call in (message.ack_sync, message.nak_sync, message.term_sync):
+        started = time.monotonic()
+        with pytest.raises(TimeoutError):
+            call(timeout=0.2)
+        assert 0.2 <= time.monotonic() - started < 1.5
+    assert not message.is_acked
+
+
+def test_confirmed_acks_refuse_bad_input(nc: Connection, js: JetStream, consumer: Consumer, acks: Acks) -> None:
+    """Before anything is sent."""
+    message = one(js, consumer)
+    with pytest.raises(ValueError, match="delay"):
+        message.nak_sync(-1)
+    with pytest.raises(ValueError, match="reason"):
+        message.term_sync("two\nlines")
+    with pytest.raises(TypeError, match="timeout"):
+        message.nak_sync(timeout="5")  # type: ignore[arg-type]
+    assert acks.seen(nc) == []
     assert not message.is_acked
 
 
@@ -238,7 +307,7 @@ def test_gathered_acks_leave_though_the_caller_does_not_block(
 ) -> None:
     """With messages waiting acks gather, but not for long, even if the caller only computes."""
     fill(js, 10)
-    with consumer.messages() as messages:
+    with consumer.messages(max_messages=500) as messages:
         first = next(messages)
         eventually(lambda: len(first._source.items) > 0)
         first.ack()

@@ -44,11 +44,11 @@ def assert_never_over(limit: int, pulls: list[Seen], taken_at: list[tuple[float,
 
 
 def test_messages_first_pull_has_the_defaults(js: JetStream, observer: Observer) -> None:
-    """500 messages, 30 s, a heartbeat every 15 s."""
+    """One message, because nothing is known of the handler yet; 30 s, a heartbeat every 15 s."""
     consumer = stream_and_consumer(js)
     with consumer.messages():
         (pull,) = observer.wait_for_pulls(1)
-        assert pull.body == {"batch": 500, "expires": 30_000_000_000, "idle_heartbeat": 15_000_000_000}
+        assert pull.body == {"batch": 1, "expires": 30_000_000_000, "idle_heartbeat": 15_000_000_000}
 
 
 def test_messages_pulls_share_one_inbox_and_keep_the_limit(
@@ -74,7 +74,7 @@ def test_messages_pulls_share_one_inbox_and_keep_the_limit(
 @pytest.mark.parametrize(
     ("options", "first", "second_after", "second"),
     [
-        ({}, 500, 250, 250),
+        ({"max_messages": 500}, 500, 250, 250),
         ({"max_messages": 10}, 10, 5, 5),
         ({"max_messages": 10, "threshold_messages": 8}, 10, 2, 2),
         ({"max_messages": 100, "threshold_messages": 1}, 100, 99, 99),
@@ -91,12 +91,13 @@ def test_messages_second_pull_comes_at_the_threshold(
     second_after: int,
     second: int,
 ) -> None:
-    """Not a message before, and not one later, whichever way messages are taken."""
-    consumer = stream_and_consumer(js, first)
+    """When the message behind the threshold is asked for, whichever way messages are taken: until then the user
+    has the last one in hand."""
+    consumer = stream_and_consumer(js, first + 1)
     with consumer.messages(**options) as messages:
         eventually(lambda: buffered(messages) == first)
         take = iter(messages).__next__ if how == "loop" else messages.next
-        for _ in range(second_after - 1):
+        for _ in range(second_after):
             take()
         observer.settle(nc)
         assert [pull.body["batch"] for pull in observer.pulls] == [first]
@@ -262,7 +263,7 @@ def test_messages_stop_in_the_loop_ends_it_at_once(js: JetStream) -> None:
     consumer = stream_and_consumer(js, 100, ack_wait=60)
 
     def take_three_and_stop() -> list[int]:
-        with consumer.messages() as messages:
+        with consumer.messages(max_messages=500) as messages:
             eventually(lambda: buffered(messages) > 10)
             got = []
             for message in messages:
@@ -482,7 +483,8 @@ def test_messages_slow_loop_is_no_missed_heartbeat(js: JetStream, observer: Obse
     """Messages taken but not yet counted, and a filled batch: the server owes nothing, so there is no alarm."""
     consumer = stream_and_consumer(js, 500)
     errors: list[Exception] = []
-    with consumer.messages(expires=2, idle_heartbeat=0.5, on_error=errors.append) as messages:
+    options: dict[str, Any] = {"max_messages": 500, "expires": 2, "idle_heartbeat": 0.5}
+    with consumer.messages(**options, on_error=errors.append) as messages:
         eventually(lambda: buffered(messages) == 500)
         loop = iter(messages)
         for _ in range(10):
@@ -504,11 +506,11 @@ def test_messages_silence_before_a_pull_is_no_missed_heartbeat(js: JetStream) ->
     with consumer.messages(max_messages=1, expires=2, idle_heartbeat=0.5, on_error=errors.append) as messages:
         for pause in (0.9, 0.97):
             js.publish("s.x")
-            eventually(lambda: buffered(messages) == 1)
-            threading.Event().wait(pause)
             messages.next(1)
-            eventually(lambda: waiting_pulls(consumer) == 1)
-            threading.Event().wait(0.2)
+            threading.Event().wait(pause)
+            with pytest.raises(TimeoutError):  # asks for the next one, which sends the pull
+                messages.next(0.2)
+            assert waiting_pulls(consumer) == 1
     assert errors == []
 
 

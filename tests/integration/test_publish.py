@@ -22,41 +22,17 @@ from jetstream_sync import (
     PermissionsError,
     PubAck,
     Stream,
+    StreamFullError,
     TimeoutError,
     WrongLastSequenceError,
     connect,
 )
-from jetstream_sync.api.publish import MIN_TRY_SECONDS, _share
+from jetstream_sync.api.publish_retry import MIN_TRY_SECONDS
 from jetstream_sync.testing import LocalServer
 from tests.support.eventually import eventually
 from tests.support.observer import server_version
+from tests.support.scripted_stream import ScriptedStream
 from tests.support.watchdog import InThread
-
-
-class Silent:
-    """Subscribes to a subject and sends the given replies; None sends none."""
-
-    def __init__(self, server: LocalServer, subject: str, *answers: bytes | None) -> None:
-        self.nc = connect(server.url)
-        self.received: list[dict[str, str]] = []
-        self.times: list[float] = []
-        self._answers = list(answers)
-        self.nc.subscribe(subject, cb=self._on_message)
-        self.nc.flush()
-
-    def _on_message(self, msg: Any) -> None:
-        self.received.append(dict(msg.headers or {}))
-        self.times.append(time.monotonic())
-        answer = self._answers.pop(0) if self._answers else None
-        if answer is not None:
-            msg.respond(answer)
-
-    def __enter__(self) -> Silent:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.nc.close()
-
 
 # --- the plain case -----------------------------------------------------------------------------------
 
@@ -173,7 +149,7 @@ def test_full_stream_refuses_at_once(js: JetStream) -> None:
     started = time.monotonic()
     with pytest.raises(APIError, match="maximum messages exceeded") as caught:
         js.publish("f", retry_wait=2)
-    assert type(caught.value) is APIError
+    assert type(caught.value) is StreamFullError
     assert time.monotonic() - started < 1
 
 
@@ -183,8 +159,8 @@ def test_full_stream_refuses_at_once(js: JetStream) -> None:
 def test_no_stream_is_told_after_the_retries(js: JetStream) -> None:
     """Without a stream: three attempts, 250 ms apart, then NoStreamResponseError, which names the subject."""
     started = time.monotonic()
-    with pytest.raises(NoStreamResponseError, match=r"'nobody\.here'"):
-        js.publish("nobody.here")
+    with pytest.raises(NoStreamResponseError, match=r"'unstored\.here'"):
+        js.publish("unstored.here")
     assert 0.5 <= time.monotonic() - started < 1.5
 
 
@@ -193,7 +169,7 @@ def test_no_stream_with_retries_off_is_told_at_once(nc: Connection, js: JetStrea
     before = nc.stats.out_msgs
     started = time.monotonic()
     with pytest.raises(NoStreamResponseError):
-        js.publish("nobody.here", retry_attempts=0)
+        js.publish("unstored.here", retry_attempts=0)
     assert time.monotonic() - started < 0.4
     assert nc.stats.out_msgs == before + 1
 
@@ -202,7 +178,7 @@ def test_retries_stay_inside_the_timeout(js: JetStream) -> None:
     """The timeout bounds all tries, however many were asked for."""
     started = time.monotonic()
     with pytest.raises(NoStreamResponseError):
-        js.publish("nobody.here", timeout=0.6, retry_attempts=1000, retry_wait=0.1)
+        js.publish("unstored.here", timeout=0.6, retry_attempts=1000, retry_wait=0.1)
     assert 0.4 <= time.monotonic() - started <= 0.8
 
 
@@ -219,7 +195,7 @@ def test_stream_created_during_the_retries_takes_the_message(js: JetStream) -> N
 
 def test_timeout_without_message_id_sends_once(nats_server: LocalServer, js: JetStream) -> None:
     """It is not known whether the message was stored: the call waits for its whole timeout and raises."""
-    with Silent(nats_server, "mute") as listener:
+    with ScriptedStream(nats_server, "mute") as listener:
         started = time.monotonic()
         with pytest.raises(TimeoutError):
             js.publish("mute", timeout=0.5, retry_attempts=5, retry_wait=0.01)
@@ -230,7 +206,7 @@ def test_timeout_without_message_id_sends_once(nats_server: LocalServer, js: Jet
 
 def test_timeout_with_message_id_is_tried_again(nats_server: LocalServer, js: JetStream) -> None:
     """With an id the message is sent again, and the answer to a later try counts."""
-    with Silent(nats_server, "mute", None, b'{"stream":"X","seq":9,"duplicate":true}') as listener:
+    with ScriptedStream(nats_server, "mute", None, b'{"stream":"X","seq":9,"duplicate":true}') as listener:
         ack = js.publish("mute", msg_id="id", timeout=5, retry_attempts=4, retry_wait=0.05)
         assert (ack.stream, ack.seq, ack.duplicate) == ("X", 9, True)
         assert [headers["Nats-Msg-Id"] for headers in listener.received] == ["id", "id"]
@@ -239,7 +215,7 @@ def test_timeout_with_message_id_is_tried_again(nats_server: LocalServer, js: Je
 
 def test_timeout_with_message_id_is_bounded_by_the_timeout(nats_server: LocalServer, js: JetStream) -> None:
     """All tries together take no longer than the timeout, and use all of it."""
-    with Silent(nats_server, "mute") as listener:
+    with ScriptedStream(nats_server, "mute") as listener:
         started = time.monotonic()
         with pytest.raises(TimeoutError):
             js.publish("mute", msg_id="id", timeout=1.5, retry_attempts=1, retry_wait=0.1)
@@ -250,24 +226,15 @@ def test_timeout_with_message_id_is_bounded_by_the_timeout(nats_server: LocalSer
 def test_answer_that_asks_to_wait_is_tried_again(nats_server: LocalServer, js: JetStream) -> None:
     """ "Temporarily unavailable" stored nothing: also a publish without id is sent again."""
     busy = b'{"error":{"code":503,"err_code":10008,"description":"JetStream system temporarily unavailable"}}'
-    with Silent(nats_server, "busy", busy, b'{"stream":"X","seq":1}') as listener:
+    with ScriptedStream(nats_server, "busy", busy, b'{"stream":"X","seq":1}') as listener:
         assert js.publish("busy", retry_wait=0.05).seq == 1
         assert len(listener.received) == 2
-
-
-@pytest.mark.parametrize(
-    ("left", "tries_left", "share"),
-    [(5.0, 2, 5 / 3), (5.0, 0, 5.0), (15.0, 59, 1.0), (0.4, 3, 0.4), (3.0, 5, 1.0), (30.0, 2, 10.0)],
-)
-def test_share_of_one_try(left: float, tries_left: int, share: float) -> None:
-    """The attempts share the time that is left, but each gets at least a second if there is one."""
-    assert _share(left, tries_left) == pytest.approx(share)
 
 
 def test_lost_connection_without_message_id_raises_at_once() -> None:
     """The server dies before it answers: ConnectionLostError, not the timeout."""
     with LocalServer() as server, connect(server.url) as nc:
-        with Silent(server, "mute") as listener:
+        with ScriptedStream(server, "mute") as listener:
             publishing = InThread(nc.jetstream().publish, "mute", timeout=30)
             eventually(lambda: listener.received)
             server.kill()

@@ -308,20 +308,20 @@ def test_no_stream_is_retried_then_told(nc: Connection, js: JetStream) -> None:
     """Without a stream: three attempts 250 ms apart, then NoStreamResponseError; without retries at once."""
     before = nc.stats.out_msgs
     started = time.monotonic()
-    error = js.publish_async("nobody.here").exception(5)
+    error = js.publish_async("unstored.here").exception(5)
     assert isinstance(error, NoStreamResponseError)
-    assert error.subject == "nobody.here"
+    assert error.subject == "unstored.here"
     assert 0.5 <= time.monotonic() - started < 1.5
     assert nc.stats.out_msgs - before == 3
     started = time.monotonic()
-    assert isinstance(js.publish_async("nobody.here", retry_attempts=0).exception(5), NoStreamResponseError)
+    assert isinstance(js.publish_async("unstored.here", retry_attempts=0).exception(5), NoStreamResponseError)
     assert time.monotonic() - started < 0.4
 
 
 def test_retries_end_at_the_timeout(js: JetStream) -> None:
     """However many retries: one that would come after the timeout is not waited for."""
     started = time.monotonic()
-    future = js.publish_async("nobody.here", timeout=0.55, retry_attempts=10_000, retry_wait=0.1)
+    future = js.publish_async("unstored.here", timeout=0.55, retry_attempts=10_000, retry_wait=0.1)
     assert isinstance(future.exception(5), NoStreamResponseError)
     assert 0.4 <= time.monotonic() - started < 0.6
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import time
 from threading import Timer
 
 import pytest
 
-from jetstream_sync import Connection, JetStream
+from jetstream_sync import Connection, JetStream, Message
 from jetstream_sync.errors import (
+    APIError,
     BadHeaderError,
     BadSubjectError,
     BatchPublishError,
@@ -15,9 +17,12 @@ from jetstream_sync.errors import (
     JetStreamError,
     MaxPayloadError,
     NoStreamResponseError,
+    TimeoutError,
     WrongLastSequenceError,
 )
 from jetstream_sync.testing import LocalServer
+from tests.support.scripted_stream import ScriptedStream
+from tests.support.scripted_stream import error as refusal
 
 
 def knows_batches(nc: Connection) -> bool:
@@ -160,7 +165,7 @@ def test_subject_without_stream(nc: Connection, batches: JetStream) -> None:
     if refused_by_old_server(nc, batches):
         return
     with pytest.raises(NoStreamResponseError):
-        batches.publish_batch([("nobody", b""), ("nobody", b"")])
+        batches.publish_batch([("unstored", b""), ("unstored", b"")])
 
 
 @pytest.mark.parametrize(
@@ -215,3 +220,55 @@ def test_connection_lost_before_the_commit_stores_nothing(
         nats_server.start()
     assert count(batches) == 0
     assert batches.publish_batch([("s.a", b"")] * 3).count == 3
+
+
+class PausingStream(ScriptedStream):
+    """Accepts the begin of a batch; then the server stands still."""
+
+    def __init__(self, server: LocalServer, subject: str) -> None:
+        self._server = server
+        super().__init__(server, subject, b"")
+
+    def _on_message(self, msg: Message) -> None:
+        super()._on_message(msg)
+        self.nc.flush()
+        self._server.pause()
+
+
+def test_server_that_takes_no_more_data(nats_server: LocalServer, nc: Connection, js: JetStream) -> None:
+    """The timeout holds while the socket is full, too; without a commit nothing is stored."""
+    if not knows_batches(nc):
+        return
+    batch = js.publish_batch()
+    for _ in range(400):
+        batch.add("x", b"x" * 64 * 1024)  # more than the buffers of a socket hold
+    with PausingStream(nats_server, "x"):
+        started = time.monotonic()
+        try:
+            with pytest.raises(TimeoutError, match="nothing of it is stored") as caught:
+                batch.commit(timeout=0.5)
+            assert caught.value.sent is False
+            assert time.monotonic() - started < 5
+        finally:
+            nats_server.resume()
+
+
+def test_batch_is_sent_again_while_one_of_its_ids_is_in_process(
+    nats_server: LocalServer, nc: Connection, js: JetStream
+) -> None:
+    """10158 stores nothing of the batch: it is sent again under another batch id, until there is an answer."""
+    if not knows_batches(nc):
+        return
+    in_process, ack = refusal(10158, 409), b'{"stream":"X","seq":2,"batch":"b","count":2}'
+    with ScriptedStream(nats_server, "x", b"", in_process, in_process, b"", ack) as scripted:
+        with js.publish_batch() as batch:
+            batch.add("x", b"1", msg_id="one")
+            batch.add("x", b"2", msg_id="two")
+        assert batch.ack is not None
+        assert batch.ack.seq == 2
+        assert scripted.ids == ["one", "two", "one", "one", "two"]
+        assert len({headers["Nats-Batch-Id"] for headers in scripted.received}) == 3
+    with ScriptedStream(nats_server, "x", then=in_process):
+        with pytest.raises(APIError) as caught:
+            js.publish_batch([("x", b"", {"Nats-Msg-Id": "one"})], timeout=0.3)
+        assert caught.value.err_code == 10158

@@ -13,6 +13,7 @@ import pytest
 
 import jetstream_sync
 from jetstream_sync import Connection, JetStream, PullSubscription
+from jetstream_sync.consumers import pull_subscription
 from jetstream_sync.errors import (
     ConnectionLostError,
     ConsumerDeletedError,
@@ -74,23 +75,65 @@ def test_fetch_returns_at_once_what_is_there(js: JetStream, batch: int) -> None:
 
 @pytest.mark.parametrize("batch", [1, 5])
 def test_fetch_waits_for_the_first_message(js: JetStream, batch: int) -> None:
-    """On an empty stream a fetch waits, and returns when messages come."""
+    """On an empty stream a fetch waits, and returns when a message comes; none is lost with the pull's end."""
     with js.pull_subscribe("s.x", "d") as sub:
         fetch = InThread(sub.fetch, batch, timeout=5.0)
         eventually(lambda: sub.consumer_info().num_waiting == 1)
         fill(js, batch)
-        assert numbers(fetch.result()) == list(range(batch))
+        seen = numbers(fetch.result())
+        assert seen
         assert fetch.seconds < 4.0
+        while len(seen) < batch:
+            seen += numbers(sub.fetch(batch))
+        assert seen == list(range(batch))
 
 
-def test_fetch_of_a_partial_batch_returns_at_its_end(js: JetStream) -> None:
-    """A long pull that is not filled returns what came, when it expires."""
+def test_fetch_returns_as_soon_as_a_first_message_has_come(js: JetStream) -> None:
+    """A large batch and a long timeout: a single message is not held back for the others (it was, until 2.9 s)."""
     with js.pull_subscribe("s.x", "d") as sub:
-        fetch = InThread(sub.fetch, 5, timeout=1.0)
+        for number in range(3):
+            fetch = InThread(sub.fetch, 100, timeout=20.0)
+            eventually(lambda: sub.consumer_info().num_waiting == 1)
+            fill(js, 1, first=number)
+            [message] = fetch.result()
+            assert (int(message.data), fetch.seconds < 10) == (number, True)
+            message.ack_sync()
+            assert sub.consumer_info().num_waiting == 0
+
+
+def test_fetch_with_a_filter_returns_as_soon_as_a_first_message_has_come(js: JetStream) -> None:
+    """Messages of other subjects, which the consumer skips, do not keep a fetch waiting."""
+    with js.pull_subscribe("s.x", "d") as sub:
+        fetch = InThread(sub.fetch, 100, timeout=20.0)
         eventually(lambda: sub.consumer_info().num_waiting == 1)
-        fill(js, 2)
-        assert numbers(fetch.result()) == [0, 1]
-        assert 0.7 < fetch.seconds < 1.05
+        fill(js, 20, subject="s.other")
+        fill(js, 1, first=7)
+        fill(js, 20, subject="s.other")
+        assert numbers(fetch.result()) == [7]
+        assert fetch.seconds < 10
+
+
+@pytest.mark.parametrize("batch", [1, 5])
+def test_fetch_without_a_limit_waits_over_pulls_that_expire(
+    js: JetStream, monkeypatch: pytest.MonkeyPatch, batch: int
+) -> None:
+    """timeout=None: a pull that expires is followed by the next, until a message comes."""
+    monkeypatch.setattr(pull_subscription, "ENDLESS_SECONDS", 0.2)
+    with js.pull_subscribe("s.x", "d") as sub:
+        fetch = InThread(sub.fetch, batch, timeout=None)
+        time.sleep(0.7)
+        fill(js, 1, first=3)
+        assert numbers(fetch.result()) == [3]
+        assert fetch.seconds > 0.6
+
+
+def test_fetch_without_a_limit_raises_what_waiting_does_not_mend(js: JetStream) -> None:
+    """A consumer that was deleted ends a fetch that has no timeout."""
+    sub = js.pull_subscribe("s.x", "d")
+    fetch = InThread(sub.fetch, 5, timeout=None)
+    eventually(lambda: sub.consumer_info().num_waiting == 1)
+    js.delete_consumer("S", "d")
+    assert isinstance(fetch.error(), ConsumerDeletedError)
 
 
 @pytest.mark.parametrize("batch", [1, 5])
@@ -202,30 +245,31 @@ def test_wire_of_a_fetch_on_an_empty_stream(proxied: tuple[FaultProxy, Connectio
         b"PUB $JS.API.CONSUMER.MSG.NEXT.S.d <inbox 0> 26\r\n"
         b'{"batch":5,"no_wait":true}\r\n'
         b"UNSUB <sid 0> 6\r\n"
-        b"PUB $JS.API.CONSUMER.MSG.NEXT.S.d <inbox 0> 31\r\n"
-        b'{"batch":5,"expires":900000000}\r\n'
+        b"PUB $JS.API.CONSUMER.MSG.NEXT.S.d <inbox 0> 46\r\n"
+        b'{"batch":5,"expires":900000000,"no_wait":true}\r\n'
         b"UNSUB <sid 0>\r\n"
     )
     sub.unsubscribe()
 
 
-def test_wire_of_a_fetch_that_the_long_pull_fills(proxied: tuple[FaultProxy, Connection], js: JetStream) -> None:
-    """A filled long pull needs no UNSUB at its end: the server has counted to batch + 1 by itself."""
+def test_wire_of_a_fetch_that_the_long_pull_ends(proxied: tuple[FaultProxy, Connection], js: JetStream) -> None:
+    """A message comes while the long pull waits: the server ends the pull, the client the interest."""
     proxy, nc = proxied
     sub = nc.jetstream().pull_subscribe("s.x", "d")
     nc.flush()
     start = len(proxy.captured[0].to_server)
     fetch = InThread(sub.fetch, 5, timeout=5.0)
     eventually(lambda: js.get_consumer("S", "d").info.num_waiting == 1)
-    fill(js, 5)
-    assert numbers(fetch.result()) == [0, 1, 2, 3, 4]
+    fill(js, 1)
+    assert numbers(fetch.result()) == [0]
     assert wire_of(proxy, nc, start) == (
         b"SUB <inbox 0> <sid 0>\r\n"
         b"PUB $JS.API.CONSUMER.MSG.NEXT.S.d <inbox 0> 26\r\n"
         b'{"batch":5,"no_wait":true}\r\n'
         b"UNSUB <sid 0> 6\r\n"
-        b"PUB $JS.API.CONSUMER.MSG.NEXT.S.d <inbox 0> 32\r\n"
-        b'{"batch":5,"expires":4900000000}\r\n'
+        b"PUB $JS.API.CONSUMER.MSG.NEXT.S.d <inbox 0> 47\r\n"
+        b'{"batch":5,"expires":4900000000,"no_wait":true}\r\n'
+        b"UNSUB <sid 0>\r\n"
     )
     sub.unsubscribe()
 
@@ -413,8 +457,8 @@ def test_fetch_of_a_bad_batch(js: JetStream, batch: Any) -> None:
             sub.fetch(batch)
 
 
-def test_fetch_without_a_timeout_is_refused(js: JetStream) -> None:
-    """A fetch has a timeout, and more than none of it."""
+def test_fetch_with_a_timeout_of_zero_is_refused(js: JetStream) -> None:
+    """A timeout of zero is no timeout: None says that there is none."""
     with js.pull_subscribe("s.x", "d") as sub:
         with pytest.raises(ValueError, match="timeout"):
             sub.fetch(1, timeout=0)

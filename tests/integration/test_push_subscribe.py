@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import threading
+import time
 
 import pytest
 
@@ -152,7 +153,7 @@ def test_callback_acks_after_it_returns(nats_server: LocalServer, nc: Connection
 def test_callback_that_raises_naks_and_reports(
     reported: tuple[Connection, list[Exception]], js: JetStream
 ) -> None:
-    """A callback's error is reported and its message nak'ed, so it comes again at once; the others go on."""
+    """A callback's error is reported and its message nak'ed, so it comes again after 1 s; the others go on."""
     nc, errors = reported
     fill(js, 3)
     deliveries: list[tuple[int, int]] = []
@@ -167,6 +168,37 @@ def test_callback_that_raises_naks_and_reports(
     assert sorted(deliveries) == [(0, 1), (1, 1), (1, 2), (2, 1)]
     assert [str(error) for error in errors] == ["not this time"]
     sub.unsubscribe()
+
+
+def test_callback_that_always_raises_is_no_hot_loop(js: JetStream) -> None:
+    """One message, a callback that always raises: 2 calls in 2 s (without a delay there were 10 931)."""
+    fill(js, 1)
+    calls: list[float] = []
+
+    def handle(message: JetStreamMessage) -> None:
+        calls.append(time.monotonic())
+        raise RuntimeError("never")
+
+    sub = js.subscribe("s.>", durable="d", cb=handle)
+    threading.Event().wait(2.0)
+    sub.unsubscribe()
+    assert len(calls) == 2
+    assert 0.9 <= calls[1] - calls[0] < 1.9
+
+
+def fail(message: JetStreamMessage) -> None:
+    raise RuntimeError("never")
+
+
+def test_backoff_of_the_consumer_is_the_delay(nats_server: LocalServer, nc: Connection, js: JetStream) -> None:
+    """A consumer with `backoff`: its value for the delivery that failed."""
+    with Observer(nats_server.url) as observer:
+        fill(js, 1)
+        sub = js.subscribe("s.>", durable="d", cb=fail, config={"backoff": [0.1, 0.2, 0.4], "max_deliver": 5})
+        eventually(lambda: len(observer.acks) == 5)
+        sub.unsubscribe()
+    delays = [json.loads(seen.data.removeprefix(b"-NAK "))["delay"] / 1e9 for seen in observer.acks]
+    assert delays == [0.1, 0.2, 0.4, 0.4, 0.4]
 
 
 def test_manual_ack_leaves_acknowledging_to_the_callback(js: JetStream) -> None:
@@ -332,6 +364,7 @@ def test_public_surface_is_what_the_documentation_says(js: JetStream, ordered: b
             "delivered",
             "drain",
             "dropped",
+            "messages",
             "next_msg",
             "pending_bytes",
             "pending_msgs",

@@ -37,10 +37,10 @@ def test_request_gets_its_reply_with_headers(nc: Connection, echo: Connection) -
 
 def test_request_without_responders_fails_at_once(nc: Connection) -> None:
     """Without a subscriber: NoRespondersError at once, which names the subject."""
-    asking = InThread(nc.request, "nobody.there", timeout=10)
+    asking = InThread(nc.request, "unanswered.there", timeout=10)
     error = asking.error()
     assert isinstance(error, NoRespondersError)
-    assert "nobody.there" in str(error)
+    assert "unanswered.there" in str(error)
     assert asking.seconds < 3
 
 

@@ -356,6 +356,7 @@ def test_public_surface_is_what_the_documentation_says(nc: Connection) -> None:
         "delivered",
         "drain",
         "dropped",
+        "messages",
         "next_msg",
         "pending_bytes",
         "pending_msgs",

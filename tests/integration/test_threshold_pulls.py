@@ -8,7 +8,10 @@ from typing import Any
 import pytest
 
 from jetstream_sync import Connection, JetStream
+from jetstream_sync.errors import TimeoutError
+from jetstream_sync.net import outbox
 from jetstream_sync.net.connection import link_of
+from tests.support.consuming import buffered
 from tests.support.eventually import eventually
 from tests.support.observer import stream_and_consumer
 from tests.support.signals import Interrupted
@@ -48,6 +51,33 @@ def test_consume_sends_the_pulls_at_the_threshold_from_its_worker(js: JetStream,
         eventually(lambda: len(seen) == 1000)
     assert seen == list(range(1, 1001))
     assert {name.rpartition("-")[0] for name in pulled_by[1:]} == {"js-consume"}
+
+
+def test_acks_of_a_burst_leave_with_the_pull(
+    js: JetStream, nc: Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A burst often ends where the next pull is due. Its last ack waits for that: one write, not two."""
+    monkeypatch.setattr(outbox, "COALESCE_SECONDS", 0.3)  # the writer thread does not come first
+    consumer = stream_and_consumer(js, 10)
+    with consumer.messages(max_messages=20) as stream:
+        eventually(lambda: buffered(stream) == 10)
+        writes: list[bytes] = []
+        transport = link_of(nc).session.transport  # type: ignore[union-attr]
+        flush_now = transport.flush_now
+
+        def recorded() -> bool:
+            writes.extend([transport.outgoing] if transport.outgoing else [])
+            return flush_now()
+
+        monkeypatch.setattr(transport, "flush_now", recorded)
+        for _ in range(10):
+            stream.next(5).ack()
+        assert writes == []
+        with pytest.raises(TimeoutError):
+            stream.next(0.01)
+        (write,) = writes
+        assert write.count(b"+ACK") == 10
+        assert write.count(b".CONSUMER.MSG.NEXT.") == 1
 
 
 def test_pull_whose_sender_is_interrupted_is_sent_again(

@@ -1,4 +1,7 @@
-"""A driver to be killed: copies IN to `out.copy` from a checkpoint. Arguments: url, checkpoint directory."""
+"""A driver to be killed: copies IN to `out.copy` from a checkpoint.
+
+Arguments: url, checkpoint directory, and options of the sink as `name=value`.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,7 @@ from pyspark.sql import SparkSession
 from jetstream_sync.spark import register
 
 
-def main(url: str, checkpoint: str) -> None:
+def main(url: str, checkpoint: str, *sink: str) -> None:
     spark = (
         SparkSession.builder.master("local[2]")
         .config("spark.ui.enabled", "false")
@@ -27,6 +30,7 @@ def main(url: str, checkpoint: str) -> None:
         frame.selectExpr("cast(seq as string) as data")
         .writeStream.format("jetstream")
         .options(servers=url, subject="out.copy", checkpointLocation=checkpoint)
+        .options(**dict(option.split("=") for option in sink))
         .trigger(availableNow=True)
         .start()
     )

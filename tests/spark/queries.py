@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -19,22 +20,26 @@ ADMISSION_CONTROL = tuple(int(part) for part in pyspark.__version__.split(".")[:
 
 
 class CopyQuery:
-    """Copies stream IN to subject `out.copy`, from a checkpoint. `fault` uses the data source that goes wrong."""
+    """Copies `stream` to subject `out.copy`, from a checkpoint. `fault` uses the data source that goes wrong."""
 
     def __init__(self, spark: SparkSession, server: LocalServer, directory: Path) -> None:
         self._spark = spark
         self._server = server
         self.checkpoint = directory / "checkpoint"
         self._marker = directory / "fault-happened"
+        self.stream = "IN"
+        self.data = "cast(seq as string)"
         self.read_options: dict[str, Any] = {"startingOffsets": "earliest"}
         self.write_options: dict[str, Any] = {"subject": "out.copy"}
         self.read_fault = ""
         self.write_fault = ""
+        self.where = "true"
+        self.columns = ["headers"]
 
     def start(self, **trigger: Any) -> StreamingQuery:
         reader = self._spark.readStream.format(self._format(self.read_fault))
-        frame = reader.options(**self._options(self.read_options, self.read_fault), stream="IN").load()
-        writer = frame.selectExpr("cast(seq as string) as data", "headers").writeStream
+        frame = reader.options(**self._options(self.read_options, self.read_fault), stream=self.stream).load()
+        writer = frame.where(self.where).selectExpr(f"{self.data} as data", *self.columns).writeStream
         return (
             writer.format(self._format(self.write_fault))
             .options(**self._options(self.write_options, self.write_fault))
@@ -61,6 +66,10 @@ class CopyQuery:
     def happened(self) -> bool:
         return self._marker.exists()
 
+    def release(self) -> None:
+        """Let a fault that holds the query go on."""
+        self._marker.with_name(f"{self._marker.name}-released").touch()
+
     def _format(self, fault: str) -> str:
         return "jetstream_faulty" if fault else "jetstream"
 
@@ -69,12 +78,12 @@ class CopyQuery:
         return {"servers": self._server.url, **options, **extra}
 
 
-def copied(js: JetStream, subject: str = "out.copy") -> Counter[int]:
-    """The sequences of IN that are in OUT, and how often."""
+def copied(js: JetStream, subject: str = "out.copy", parse: Callable[[str], Any] = int) -> Counter[Any]:
+    """What of IN is in OUT, by default its sequences, and how often."""
     consumer = js.create_consumer("OUT", ack_policy="none", filter_subject=subject)
-    found: Counter[int] = Counter()
+    found: Counter[Any] = Counter()
     while (left := consumer.get_info().num_pending) > 0:
-        found.update(int(message.data) for message in consumer.fetch_nowait(min(left, 10_000)))
+        found.update(parse(message.data.decode()) for message in consumer.fetch_nowait(min(left, 10_000)))
     consumer.delete()
     return found
 

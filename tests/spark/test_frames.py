@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from typing import Any
 
 import pyarrow as pa
@@ -9,8 +10,9 @@ import pytest
 
 from jetstream_sync.errors import BadHeaderError, BadSubjectError, MaxPayloadError
 from jetstream_sync.protocol import commands
-from jetstream_sync.spark.frames import MAX_ROWS, FrameEncoder, batch_of, columns_of
-from jetstream_sync.spark.outgoing import Columns, RowEncoder, with_id
+from jetstream_sync.spark.encoding import MAX_ROWS, ColumnEncoder, batch_of, columns_of
+from jetstream_sync.spark.frames import FrameEncoder
+from jetstream_sync.spark.outgoing import Columns, Outgoing, RowEncoder, with_id
 
 LISTS = pa.map_(pa.string(), pa.list_(pa.string()))
 STRINGS = pa.map_(pa.string(), pa.string())
@@ -29,16 +31,23 @@ def by_column(batch: pa.RecordBatch, subject: str | None = None) -> list[bytes]:
 
 
 def by_row(batch: pa.RecordBatch, subject: str | None = None) -> list[bytes]:
-    messages = RowEncoder(subject, "S").encode(columns_of(batch))
+    encoder = RowEncoder(subject, "S")
     return [
         commands.publish(
             each.subject,
             each.payload,
             b"_INBOX.x.%d" % number,
-            with_id(each.block, each.msg_id or f"w/0/{number}"),
+            with_id(each.block, each.msg_id or f"w/0/{row_print(each, encoder.start)}.0"),
         )
-        for number, each in enumerate(messages)
+        for number, each in enumerate(encoder.encode(columns_of(batch)))
     ]
+
+
+def row_print(row: Outgoing, start: bytes) -> str:
+    """The fingerprint of a row that occurs once, made by hand."""
+    lines = row.block[len(start) :]
+    form = b"%b %d\r\n%b\r\n%b" % (row.subject, len(row.payload), lines, row.payload)
+    return hashlib.sha256(form).hexdigest()[:16]
 
 
 def batch(count: int = 4, **columns: Any) -> pa.RecordBatch:
@@ -73,6 +82,7 @@ LIST_HEADERS = [
         batch(headers=pa.array(LIST_HEADERS, LISTS)),
         batch(headers=pa.array([None] * 4, LISTS), ttl=pa.array([1, 2, 3, 4])),
         batch(headers=pa.array([None, [], [("A", "1"), ("B", "2")], [("C", None)]], STRINGS)),
+        batch(headers=pa.array([[("A", " x")], [("A", "x\t")], [], None], STRINGS)),
         batch(headers=pa.array([[("A", "1")], [("Nats-Batch-Id", "2")], [], None], STRINGS)),
         batch(headers=pa.array([[("A", ["a\x01b"])], [("A", ["a\x7f"])], [("A", ["\u00a0x"])], None], LISTS)),
     ],
@@ -95,6 +105,39 @@ def test_numbers_go_on_over_batches_and_pieces() -> None:
     assert [len(frames) for frames in encoder(max_payload=4_000_000).encode(large)] == [1, 1, 1, 1]
 
 
+def canonical(rows: pa.RecordBatch, subject: str | None = None) -> list[bytes]:
+    slices = ColumnEncoder(RowEncoder(subject, "S")).slices(rows)
+    return [bytes(piece) for each in slices for piece in each.canonical]
+
+
+def test_canonical_form_of_a_row() -> None:
+    """Subject, header lines and payload with its length: what fingerprints in streams were made of, for ever."""
+    rows = batch(
+        data=pa.array([b"", b"\r\n", b"\x00\xff", b"d"]),
+        headers=pa.array(LIST_HEADERS, LISTS),
+        ttl=pa.array([None, 5, None, None]),
+        msg_id=pa.array([None, None, "x", None]),
+    )
+    assert canonical(rows) == [
+        b"s.0 0\r\n\r\n",
+        b"s.1 2\r\nNats-TTL: 5s\r\n\r\n\r\n",
+        "s.2 2\r\nA: 1\r\nA: 2\r\nB: ü x\r\nE: \r\n\r\n".encode() + b"\x00\xff",
+        b"s.3 1\r\nF: 3\r\n\r\nd",
+    ]
+    assert canonical(rows.slice(1, 2)) == canonical(rows)[1:3]
+    assert canonical(rows.slice(3), subject="o")[0] == b"o 1\r\nF: 3\r\n\r\nd"
+
+
+def test_canonical_rows_are_one_buffer() -> None:
+    """A span of rows is their forms one behind the other, for one running hash over any cut of the rows."""
+    [rows] = ColumnEncoder(RowEncoder(None, None)).slices(batch(5))
+    pieces = [bytes(piece) for piece in rows.canonical]
+    assert rows.count == len(pieces) == 5
+    assert bytes(rows.canonical.span(1, 4)) == b"".join(pieces[1:4])
+    assert bytes(rows.canonical.span(0, 5)) == b"".join(pieces)
+    assert bytes(rows.canonical.span(2, 2)) == b""
+
+
 @pytest.mark.parametrize(
     ("rows", "error", "named"),
     [
@@ -108,7 +151,7 @@ def test_numbers_go_on_over_batches_and_pieces() -> None:
         (batch(headers=pa.array([[("A", [None])]] * 4, LISTS)), ValueError, "'A'"),
         (batch(headers=pa.array([[("A", ["x\r\nB: y"])]] * 4, LISTS)), BadHeaderError, "'A'"),
         (batch(headers=pa.array([None, None, None, [("A", ["x\0"])]], LISTS)), BadHeaderError, "'A'"),
-        (batch(headers=pa.array([[("A", " x")]] * 4, STRINGS)), BadHeaderError, "'A'"),
+        (batch(msg_id=pa.array(["a", "b", "c ", None])), BadHeaderError, "Nats-Msg-Id"),
         (batch(headers=pa.array([[("A:", ["x"])]] * 4, LISTS)), BadHeaderError, "'A:'"),
         (batch(headers=pa.array([[("A\r\n", ["x"])]] * 4, LISTS)), BadHeaderError, "header name"),
         (batch(headers=pa.array([[("", ["x"])]] * 4, LISTS)), BadHeaderError, "header name"),

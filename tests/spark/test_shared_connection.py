@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 import subprocess
 import sys
 from functools import partial
@@ -12,11 +13,13 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as f
 
 from jetstream_sync import Connection, JetStream
-from jetstream_sync.errors import ForkError
+from jetstream_sync.errors import ForkError, NoServersError
 from jetstream_sync.spark import connection, shared
 from jetstream_sync.testing import LocalServer
 from tests.spark import udfs
 from tests.spark.conftest import spark_environment
+from tests.support.eventually import eventually
+from tests.support.watchdog import InThread
 
 
 @pytest.fixture
@@ -61,6 +64,26 @@ def test_same_options_same_connection(nats_server: LocalServer, own_shared: None
     assert connection(servers=nats_server.url) is not first
     with pytest.raises(ValueError, match="server"):
         connection(server=nats_server.url)
+
+
+def test_threads_share_a_connection(nats_server: LocalServer, own_shared: None) -> None:
+    """Threads that ask at once get the same connection, and no other one stays open."""
+    before = nats_server.monitor("/connz")["num_connections"]
+    asking = [InThread(connection, servers=nats_server.url) for _ in range(8)]
+    assert len({id(each.result()) for each in asking}) == 1
+    eventually(lambda: nats_server.monitor("/connz")["num_connections"] == before + 1)
+
+
+def test_server_that_is_silent_holds_up_no_other_thread(nats_server: LocalServer, own_shared: None) -> None:
+    """Connections to other servers are opened while one thread waits for a server that says nothing."""
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        waiting = InThread(connection, servers=f"nats://127.0.0.1:{silent.getsockname()[1]}", connectTimeout=20)
+        accepted, _ = silent.accept()
+        with accepted:
+            assert connection(servers=nats_server.url).is_connected
+            assert waiting.running
+        with pytest.raises(NoServersError):
+            waiting.result()
 
 
 def test_fork_makes_its_own(nats_server: LocalServer, own_shared: None) -> None:

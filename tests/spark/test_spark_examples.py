@@ -20,6 +20,7 @@ EXAMPLES = ROOT / "examples"
 
 # The pipeline with fewer orders: the whole of it is `make demo`.
 EXPECTED = {
+    "spark_lag.py": ([], "on the server: ack floor 300, 0 pending"),
     "spark_batch_read.py": ([], "readings.1|     100"),
     "spark_streaming_checkpoint.py": ([], "4 FOUR"),
     "spark_enrich_udf.py": ([], "3 people remembered"),

@@ -85,11 +85,11 @@ def test_server_restarts_while_writing(
     assert stored == set(range(60_000))
 
 
-def start_driver(url: str, checkpoint: Path, log: Path) -> subprocess.Popen[bytes]:
+def start_driver(url: str, checkpoint: Path, log: Path, sink: list[str]) -> subprocess.Popen[bytes]:
     program = ROOT / "tests" / "spark" / "driver_program.py"
     with open(log, "ab") as output:
         return subprocess.Popen(
-            [sys.executable, str(program), url, str(checkpoint)],
+            [sys.executable, str(program), url, str(checkpoint), *sink],
             env=spark_environment(),
             stdout=output,
             stderr=output,
@@ -98,14 +98,17 @@ def start_driver(url: str, checkpoint: Path, log: Path) -> subprocess.Popen[byte
 
 
 @pytest.mark.soak  # two more drivers, each with a JVM
+@pytest.mark.parametrize("sink", [[], ["exactlyOnce=true", "markerSubject=marks"]], ids=["default", "exactlyOnce"])
 def test_driver_is_killed_in_the_middle_of_a_batch(
-    nats_server: LocalServer, js: JetStream, fill: Fill, tmp_path: Path
+    nats_server: LocalServer, js: JetStream, fill: Fill, sink: list[str], tmp_path: Path
 ) -> None:
     """Python, JVM and workers die at once; a new driver goes on from the checkpoint, and the total is exact."""
     js.create_stream(name="IN", subjects=["in.>"], storage="memory")
-    js.create_stream(name="OUT", subjects=["out.>"], storage="memory")
+    js.create_stream(
+        name="OUT", subjects=["out.>", "marks.>"], allow_atomic=True, allow_rollup_hdrs=True, storage="memory"
+    )
     fill("in.a", 60_000)
-    driver = start_driver(nats_server.url, tmp_path / "checkpoint", tmp_path / "log")
+    driver = start_driver(nats_server.url, tmp_path / "checkpoint", tmp_path / "log", sink)
     try:
         eventually(
             lambda: js.get_stream("OUT").info.state.messages > 25_000 or driver.poll() is not None, timeout=90
@@ -115,7 +118,7 @@ def test_driver_is_killed_in_the_middle_of_a_batch(
         os.killpg(driver.pid, signal.SIGKILL)
         driver.wait()
     assert js.get_stream("OUT").info.state.messages < 60_000
-    again = start_driver(nats_server.url, tmp_path / "checkpoint", tmp_path / "log")
+    again = start_driver(nats_server.url, tmp_path / "checkpoint", tmp_path / "log", sink)
     try:
         assert again.wait(90) == 0, (tmp_path / "log").read_text()
     finally:

@@ -118,7 +118,7 @@ def test_options_show_no_secret() -> None:
 
 # One option changed, so that connecting or reading fails.
 WRONG = {
-    "user": "nobody",
+    "user": "stranger",
     "stream": "NOSUCH",
     "minPartitions": "many",
     "pasword": "x",

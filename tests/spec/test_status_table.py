@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -27,46 +26,13 @@ from jetstream_sync.errors import (
     TimeoutError,
 )
 from jetstream_sync.net.connection import link_of
-from jetstream_sync.protocol import commands
 from jetstream_sync.testing import LocalServer
+from tests.support.bench import Bench
 from tests.support.consuming import buffered, pull_of
 from tests.support.eventually import eventually
-from tests.support.observer import fill, server_version, stream_and_consumer, waiting_pulls
+from tests.support.observer import await_pending, fill, stream_and_consumer, waiting_pulls
 
 AT_ONCE = 1.0  # seconds, far less than any expiry
-
-
-class Bench:
-    """One stream and consumer on the running server, and ways to provoke it."""
-
-    def __init__(self, server: LocalServer, nc: Connection, js: JetStream) -> None:
-        self.server = server
-        self.nc = nc
-        self.js = js
-        self.version = server_version(nc)
-
-    def consumer(self, count: int = 0, **config: Any) -> Consumer:
-        return stream_and_consumer(self.js, count, **config)
-
-    def recreate_as_push(self, consumer: Consumer) -> None:
-        consumer.delete()
-        self.js.create_consumer("S", durable_name="C", deliver_subject="deliver.here")
-
-    @contextmanager
-    def pulls_as(
-        self, consumer: Consumer, body: bytes | None = None, header: bytes | None = None
-    ) -> Iterator[None]:
-        """Replace what the consumer's pulls say, to get an answer that our own pulls never get."""
-        target = consumer._target
-
-        def frame(own: bytes, inbox: bytes) -> bytes:
-            return commands.publish(target.next_subject, own if body is None else body, inbox, header)
-
-        target.pull_frame = frame  # type: ignore[method-assign]
-        try:
-            yield
-        finally:
-            del target.pull_frame  # type: ignore[method-assign]
 
 
 @pytest.fixture
@@ -100,6 +66,7 @@ def test_fetch_404_no_messages_ends_normally(bench: Bench) -> None:
     got, seconds = timed(lambda: list(consumer.fetch_nowait(5)))
     assert (got, seconds < AT_ONCE) == ([], True)
     fill(bench.js, 2)
+    await_pending(consumer, 2)
     got, seconds = timed(lambda: list(consumer.fetch_nowait(5)))
     assert (len(got), seconds < AT_ONCE) == (2, True)
 
@@ -247,7 +214,7 @@ def test_fetch_423_drops_the_pin_then_ends(bench: Bench) -> None:
     assert consumer.next(2, group="A") is not None
     pin = consumer._target._pins["A"]
     assert pin
-    consumer._target._pins["A"] = "somebody else's"  # 423 Nats-Pin-Id mismatch
+    consumer._target._pins["A"] = "another client's"  # 423 Nats-Pin-Id mismatch
     got, seconds = timed(lambda: consumer.next(5, group="A"))
     assert (got, seconds < AT_ONCE) == (None, True)
     assert consumer._target._pins == {}
@@ -424,7 +391,6 @@ def test_consume_409_over_a_limit_is_a_warning_and_recovered(
 ) -> None:
     """409 Exceeded MaxRequest…: reported, recovered when the limit is raised."""
     options = {**options, "expires": 5}
-    options.pop("max_messages", None)
     with Stream(bench.consumer(1, **config), **options) as stream:
         stream.idle(0.4)
         assert text in str(stream.errors[0])
@@ -451,10 +417,13 @@ def test_consume_409_max_waiting_is_a_warning_and_recovered(bench: Bench) -> Non
 
 
 def test_consume_503_is_a_warning_and_recovered(bench: Bench) -> None:
-    """503: a warning; on 2.10.25 silence and missed heartbeats. When the consumer is there again, it goes on."""
+    """503: a warning; on 2.10.25 silence and missed heartbeats. When the consumer is there again, it goes on.
+
+    Without the look-up: it would find that the consumer is gone.
+    """
     consumer = bench.consumer()
     consumer.delete()
-    with Stream(consumer, expires=2, idle_heartbeat=0.5) as stream:
+    with Stream(consumer, expires=2, idle_heartbeat=0.5, check_on_reconnect=False) as stream:
         if bench.version < (2, 10, 26):
             stream.idle(1.3)
             assert isinstance(stream.errors[0], MissedHeartbeatError)

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 from jetstream_sync import Connection, ConsumeContext, MessageBatch, MessageStream
+from jetstream_sync._threads import Mailbox
 from jetstream_sync.consumers.fetch import BatchFeed
 from jetstream_sync.consumers.pull import Pull
 from jetstream_sync.consumers.refill import Refill
@@ -29,6 +32,29 @@ def pull_of(owner: MessageBatch | MessageStream | ConsumeContext) -> Pull:
 def buffered(owner: MessageBatch | MessageStream | ConsumeContext) -> int:
     """How many messages and statuses have come and are not taken."""
     return len(pull_of(owner).items)
+
+
+def awaited(owner: MessageBatch | MessageStream | ConsumeContext) -> bool:
+    """Whether a thread waits for a message."""
+    box = pull_of(owner).box
+    assert isinstance(box, Mailbox)
+    return box.awaited
+
+
+def record_writes(nc: Connection, monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
+    """What is written to the socket from now on, write by write."""
+    writes: list[bytes] = []
+    session = link_of(nc).session
+    assert session is not None
+    transport = session.transport
+    flush_now = transport.flush_now
+
+    def recorded() -> bool:
+        writes.append(transport.outgoing)
+        return flush_now()
+
+    monkeypatch.setattr(transport, "flush_now", recorded)
+    return writes
 
 
 def receivers(nc: Connection) -> dict[bytes, Any]:

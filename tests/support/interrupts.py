@@ -7,6 +7,7 @@ call passes in the given code. `everywhere` tries one place after another.
 
 from __future__ import annotations
 
+import _weakrefset
 import dis
 import gc
 import sys
@@ -104,7 +105,7 @@ class InterruptAt:
             # The call raised, so CPython went on to an exception handler without a look. An exception raised here
             # would leave that of the call as the context of all that the thread raises later.
             return
-        if _in_finalizer(frame):
+        if in_finalizer(frame):
             return
         self._left -= 1
         if self._left < 0:
@@ -180,10 +181,14 @@ class InterruptAt:
                 self._previous[id(sys._getframe(1))] = NONE
 
 
-def _in_finalizer(frame: FrameType | None) -> bool:
-    """Whether `frame` runs in a `__del__`: the interpreter prints what is raised there, and goes on."""
+def in_finalizer(frame: FrameType | None) -> bool:
+    """Whether `frame` runs in a finalizer: the interpreter prints what is raised there, and goes on.
+
+    That is a `__del__`, or the callback of a weak reference, which the set of all threads has for each of them.
+    """
     while frame is not None:
-        if frame.f_code.co_name == "__del__":
+        code = frame.f_code
+        if code.co_name == "__del__" or code.co_filename == _weakrefset.__file__:
             return True
         frame = frame.f_back
     return False

@@ -6,8 +6,9 @@ from collections.abc import Callable
 from typing import Any, cast
 
 from jetstream_sync._deadline import Deadline
+from jetstream_sync._log import Logs
 from jetstream_sync.consumers.pull import PullTarget
-from jetstream_sync.errors import ConnectionClosedError, ForkError
+from jetstream_sync.errors import ConnectionClosedError, ForkError, NotConnectedError, TimeoutError
 from jetstream_sync.net.link import Link
 from jetstream_sync.net.receiver import Receiver
 from jetstream_sync.protocol import commands
@@ -23,8 +24,14 @@ class FakeOutbox:
         assert not keep, "a pull request is for one session"
         self.sent.append(frame)
 
-    def withdraw(self, *frames: bytes) -> None:
+    def withdraw(self, *frames: bytes) -> bool:
+        """As if none had left."""
         self.withdrawn += frames
+        return True
+
+    def send_all(self, items: list[Any], encode: Callable[[list[Any]], list[bytes]]) -> None:
+        self.sent += encode(items)
+        items.clear()
 
     def flush(self) -> None:
         self.flushed += 1
@@ -40,6 +47,7 @@ class FakeLink:
         self.connected = True
         self.closed = False
         self.forked = False
+        self.logs = Logs("fake")
         self._inboxes = 0
 
     @property
@@ -73,12 +81,21 @@ class FakeLink:
             if not receiver.completed:
                 self.wire.append(commands.unsubscribe(receiver.sid))
 
+    def leave(self, receiver: Receiver) -> None:
+        self.close(receiver)
+
     def limit(self, receiver: Receiver, count: int) -> bool:
         if not receiver.set_limit(count):
             self.close(receiver)
             return False
         self.wire.append(commands.unsubscribe(receiver.sid, count))
         return True
+
+    def not_connected(self, outcome: str) -> NotConnectedError:
+        return NotConnectedError(f"not connected: {outcome}")
+
+    def no_message(self) -> TimeoutError:
+        return TimeoutError() if self.connected else self.not_connected("no message came in time")
 
     def drain(self, receivers: list[Receiver], deadline: Deadline) -> None:
         self.wire += [commands.unsubscribe(receiver.sid) for receiver in receivers]
@@ -108,5 +125,6 @@ def _info(acks: bool) -> Any:
             ack_policy = "explicit" if acks else "none"
             backoff: list[float] | None = None
             ack_wait = 30.0
+            max_ack_pending = 1000
 
     return Info()

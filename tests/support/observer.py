@@ -112,6 +112,11 @@ def stream_and_consumer(js: JetStream, count: int = 0, **config: Any) -> Consume
     return consumer
 
 
+def await_pending(consumer: Consumer, count: int) -> None:
+    """Wait until the server counts `count` messages as pending: it tells its consumers after the publisher."""
+    eventually(lambda: consumer.get_info().num_pending == count)
+
+
 def server_version(nc: Connection) -> tuple[int, ...]:
     """The version of the running server, to compare with tuples such as (2, 11, 5)."""
     return tuple(int(part) for part in nc.server_info["version"].split("-")[0].split("."))

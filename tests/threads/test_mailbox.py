@@ -227,3 +227,36 @@ def test_before_wait_runs_only_when_about_to_block() -> None:
     with pytest.raises(TimeoutError):
         mailbox.get(0)
     assert calls == [1]
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_what_close_moves_into_a_list_no_thread_takes(seed: int) -> None:
+    """Each item is either moved or taken, whatever the threads do; nothing is accepted afterwards."""
+    mailbox: Mailbox[tuple[int, int]] = Mailbox()
+    takers = [Taker(mailbox, seed * 10 + number) for number in range(3)]
+    for taker in takers:
+        taker.start()
+    put: list[tuple[int, int]] = []
+
+    def fill_until_closed() -> None:
+        for number in range(100_000):
+            if not mailbox.put_run([(0, 2 * number), (0, 2 * number + 1)]):
+                return
+            put.extend([(0, 2 * number), (0, 2 * number + 1)])
+
+    producer = threading.Thread(target=fill_until_closed, daemon=True)
+    producer.start()
+    time.sleep(0.002 * seed)
+    moved: list[tuple[int, int]] = []
+    closers = [
+        threading.Thread(target=mailbox.close, args=(ConnectionClosedError(),), kwargs={"into": moved})
+        for _ in range(2)
+    ]
+    for thread in closers:
+        thread.start()
+    for thread in (*closers, producer, *takers):
+        thread.join(5)
+        assert not thread.is_alive()
+    taken = [item for taker in takers for item in taker.taken]
+    assert sorted(taken + moved) == put
+    assert len(mailbox) == 0

@@ -325,3 +325,41 @@ def test_detach_for_good_refuses_at_once() -> None:
     with pytest.raises(ConnectionClosedError):
         box.publish(b"x" * 200, 1)
     box.close()
+
+
+def test_list_is_sent_once_by_many_threads(outbox: Outbox) -> None:
+    """send_all() empties the list in the same step: what threads add and send at the same time leaves once."""
+    pipe = pipe_of()
+    outbox.attach(pipe.transport, b"")
+    reader = pipe.start_reading()
+    items: list[int] = []
+
+    def encode(some: list[int]) -> list[bytes]:
+        return [b"%d\n" % number for number in some]
+
+    def add_and_send(first: int) -> None:
+        for number in range(first, first + 200):
+            items.append(number)
+            outbox.send_all(items, encode)
+            outbox.flush()
+
+    threads = [threading.Thread(target=add_and_send, args=(1000 * n,), daemon=True) for n in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(10)
+    expected = sorted(1000 * n + number for n in range(4) for number in range(200))
+    eventually(lambda: len(pipe.received.splitlines()) == 800)
+    assert sorted(map(int, pipe.received.splitlines())) == expected
+    assert items == []
+    assert outbox.out_msgs == 800
+    drop(outbox)
+    reader.join(5)
+    pipe.close()
+
+
+def test_list_is_dropped_without_a_session() -> None:
+    """What means something on one session only does not wait for the next one."""
+    outbox, items = Outbox(1000), [1, 2]
+    outbox.send_all(items, lambda some: [b"%d" % number for number in some])
+    assert (items, outbox.idle, outbox.out_msgs) == ([], True, 0)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Callable, Iterator
+from itertools import islice
 from typing import Any
 
 import pytest
@@ -15,11 +16,12 @@ from jetstream_sync.consumers import (
     fetch,
     messages,
     pull,
+    pull_state,
     pull_subscription,
     refill,
     take,
 )
-from tests.support.consuming import receivers
+from tests.support.consuming import receivers, refill_of
 from tests.support.eventually import eventually
 from tests.support.interrupts import everywhere
 from tests.support.observer import fill, stream_and_consumer
@@ -145,6 +147,35 @@ def test_messages_interrupted_anywhere_goes_on(full: Consumer) -> None:
             assert InThread(stream.next, 2.0).error(5) is None, where
 
     assert everywhere(lambda: lambda: [stream.next(5) for _ in range(5)], check, *MODULES) > 20
+    stream.stop()
+
+
+@pytest.mark.parametrize("how", ["next", "loop"])
+@pytest.mark.parametrize("ceiling", [1, 3])
+def test_automatic_window_interrupted_anywhere_goes_on(js: JetStream, how: str, ceiling: int) -> None:
+    """A report that is interrupted, and repeated or lost, never stops the pulls, even one message at a time."""
+    consumer = stream_and_consumer(js, 2000, max_ack_pending=-1, ack_wait=60)
+    stream = consumer.messages()
+    window = refill_of(stream)._state._window
+    assert window is not None
+    window.ceiling = ceiling
+
+    def work() -> None:
+        if how == "next":
+            for _ in range(3):
+                stream.next(5).ack()
+        else:
+            loop = iter(stream)
+            for message in islice(loop, 3):
+                message.ack()
+            loop.close()  # not left to the garbage collector, which would swallow what is raised in it
+
+    def check(where: str) -> None:
+        for _ in range(3):
+            assert InThread(stream.next, 2.0).error(5) is None, where
+        assert window.size <= ceiling
+
+    assert everywhere(lambda: work, check, *MODULES, pull_state) > 20
     stream.stop()
 
 

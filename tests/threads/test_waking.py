@@ -11,10 +11,13 @@ from collections.abc import Callable
 import pytest
 
 from jetstream_sync._deadline import Deadline
-from jetstream_sync._threads import Mailbox, Slot, Waiters, Wakeup, beside, detached, detached_jobs, locked
+from jetstream_sync._log import Log
+from jetstream_sync._threads import Mailbox, Slot, Waiters, Wakeup, beside, detached, detached_jobs, locked, spawn
 from jetstream_sync.errors import NatsError, TimeoutError
 from tests.support.eventually import eventually
 from tests.support.signals import handler_of
+
+LOG = Log("connection", None)
 
 
 def test_wakeup_is_remembered_once() -> None:
@@ -148,28 +151,54 @@ def inside_the_library(call: Callable[..., object], *args: object) -> None:
     Waiters().wait_until(lambda: bool([call(*args)]), Deadline(5))
 
 
+class Raised(Exception):
+    """What a signal handler raises."""
+
+
+def test_spawn_interrupted_when_the_thread_has_begun_raises_what_the_handler_did(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Thread.start() tidies up after an exception of a handler's, and fails with a KeyError of its own."""
+    # What start() calls has another name since Python 3.13.
+    name = next(one for one in ("_start_joinable_thread", "_start_new_thread") if hasattr(threading, one))
+    begun, start = threading.Event(), getattr(threading, name)
+
+    def start_and_be_interrupted(*args: object, **options: object) -> None:
+        start(*args, **options)
+        assert begun.wait(5)
+        raise Raised
+
+    monkeypatch.setattr(threading, name, start_and_be_interrupted)
+    with pytest.raises(Raised):
+        spawn("interrupted", begun.set)
+    monkeypatch.undo()
+    spawn("next", begun.set).join(5)
+
+
 def test_beside_passes_on_results_and_errors() -> None:
     """In a handler that interrupts the library the job runs on another thread; its result and error come back."""
-    (ident,) = in_handler(lambda: beside(threading.get_ident))
+    (ident,) = in_handler(lambda: beside(threading.get_ident, LOG))
     assert ident not in (None, threading.get_ident())
 
     def fail() -> None:
         raise ValueError("no")
 
-    (error,) = in_handler(lambda: beside(fail))
+    (error,) = in_handler(lambda: beside(fail, LOG))
     assert isinstance(error, ValueError)
 
 
 def test_beside_stays_in_a_thread_that_interrupts_nothing() -> None:
     """Outside of handlers the calling thread runs the job itself."""
     assert threading.current_thread() is threading.main_thread()
-    assert beside(threading.get_ident) == threading.get_ident()
+    assert beside(threading.get_ident, LOG) == threading.get_ident()
 
 
 def test_beside_stays_on_other_threads() -> None:
     """Threads other than the main one are never inside a signal handler: they run the job themselves."""
     same = []
-    thread = threading.Thread(target=lambda: same.append(beside(threading.get_ident) == threading.get_ident()))
+    thread = threading.Thread(
+        target=lambda: same.append(beside(threading.get_ident, LOG) == threading.get_ident())
+    )
     thread.start()
     thread.join(10)
     assert same == [True]
@@ -185,6 +214,6 @@ def test_beside_in_a_handler_does_not_wait_for_a_lock_that_the_interrupted_code_
             ended.set()
 
     with lock:
-        assert in_handler(lambda: beside(job)) == [None]
+        assert in_handler(lambda: beside(job, LOG)) == [None]
         assert not ended.is_set()
     assert ended.wait(5)

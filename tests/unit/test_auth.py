@@ -13,7 +13,7 @@ import pytest
 
 from jetstream_sync.errors import AuthorizationError
 from jetstream_sync.net import nkeys
-from jetstream_sync.net.auth import Authenticator
+from jetstream_sync.net.auth import Authenticator, RawCredentials
 from jetstream_sync.net.nkeys import KeyPair
 from tests.support.jwt import creds_text, new_seed
 
@@ -173,6 +173,16 @@ def test_credentials_file_forms(contents: str, write: Callable[..., Path]) -> No
     assert fields(Authenticator(user_credentials=write(contents))) == {"jwt": JWT, "sig": SIGNATURE}
 
 
+@pytest.mark.parametrize("form", [str, RawCredentials])
+def test_credentials_given_as_text(form: Callable[[str], Any]) -> None:
+    """The text of a .creds file does what the file does; no repr shows it."""
+    text = form(creds_text(JWT, SEED))
+    authenticator = Authenticator(user_credentials=text)
+    assert fields(authenticator) == {"jwt": JWT, "sig": SIGNATURE}
+    assert repr(authenticator) == "Authenticator(credentials text)"
+    assert SEED not in repr(RawCredentials(creds_text(JWT, SEED)))
+
+
 @pytest.mark.parametrize("decorated", [True, False])
 def test_credentials_pair(decorated: bool, write: Callable[..., Path]) -> None:
     """JWT and seed may stand in two files, bare or in blocks."""
@@ -314,7 +324,11 @@ def test_plain_and_signed_together(write: Callable[..., Path]) -> None:
         ({"nkeys_seed_str": PUBLIC_KEY}, "nkeys_seed_str is malformed"),
         ({"nkeys_seed_str": new_seed(nkeys.ACCOUNT)}, "kind account"),
         ({"nkeys_seed": SEED}, "not its contents: pass a seed itself as nkeys_seed_str"),
-        ({"user_credentials": creds_text(JWT, SEED)}, "not its contents"),
+        ({"user_credentials": JWT}, "not its contents: give the whole text"),
+        ({"user_credentials": RawCredentials("")}, "holds no user JWT"),
+        ({"user_credentials": RawCredentials(SEED)}, "holds no user JWT"),
+        ({"user_credentials": RawCredentials(creds_text(JWT, SEED[:-1]))}, "user_credentials is malformed"),
+        ({"user_credentials": "-----BEGIN " + SEED}, "holds no user JWT"),
         ({"user_credentials": (JWT, SEED)}, "not its contents"),
         ({"user_credentials": ("a", SEED)}, "not its contents"),
     ],

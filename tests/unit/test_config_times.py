@@ -128,7 +128,7 @@ def test_zero_time_in_a_config_is_none() -> None:
     """The server's zero time means that there is none; nothing of it is kept for sending back."""
     config = ConsumerConfig.from_wire({"opt_start_time": "0001-01-01T00:00:00Z"})
     assert config.opt_start_time is None
-    assert config.exact_wire == {}
+    assert config._exact_wire == {}
 
 
 def test_naive_datetime_is_refused() -> None:

@@ -25,6 +25,10 @@ SAMPLES: list[NatsError] = [
     errors.MaxPayloadError(10, 5),
     errors.SlowConsumerError("s", 1, 2),
     errors.OutboundBufferLimitError(10, 5),
+    errors.NotConnectedError("not connected for 1.0 s: not sent"),
+    errors.AuthorizationError("refused", credentials="user 'ann' and a password"),
+    errors.StreamFullError(503, 10077, "maximum bytes exceeded", stream="S", subject="s.x"),
+    errors.DataLossError("S", 5, 3),
     errors.NoRespondersError("s"),
     errors.ForkError(),
     errors.APIError(400, 10025, "bad"),
@@ -71,7 +75,10 @@ def test_err_code_has_its_class(err_code: int, expected: type[APIError]) -> None
         (400, 10999, errors.BadRequestError),
         (503, 10999, errors.JetStreamUnavailableError),
         (404, 10999, APIError),
-        (503, 10077, APIError),
+        (503, 10077, APIError),  # without a text that says so, the stream may not be full
+        (400, 10002, errors.StreamFullError),
+        (500, 10047, errors.StreamFullError),
+        (400, 10122, errors.StreamFullError),
         (0, 0, APIError),
     ],
 )
@@ -101,3 +108,47 @@ def test_error_pickles_with_its_facts(error: NatsError) -> None:
     assert type(copy) is type(error)
     assert str(copy) == str(error)
     assert {k: repr(v) for k, v in vars(copy).items()} == {k: repr(v) for k, v in vars(error).items()}
+
+
+@pytest.mark.parametrize(
+    ("description", "expected"),
+    [
+        ("maximum messages exceeded", errors.StreamFullError),
+        ("maximum bytes exceeded", errors.StreamFullError),
+        ("maximum messages per subject exceeded", errors.StreamFullError),
+        ("message too large", APIError),
+        ("store is closed", APIError),
+    ],
+)
+def test_not_stored_because_the_stream_is_full(description: str, expected: type[APIError]) -> None:
+    """10077 has one number for all reasons: the server's text tells them apart."""
+    assert type(api_error(503, 10077, description)) is expected
+
+
+@pytest.mark.parametrize(
+    ("names", "text"),
+    [
+        ({}, "gone (code 404, err_code 1)"),
+        ({"stream": "S"}, "gone: stream 'S' (code 404, err_code 1)"),
+        ({"stream": "S", "consumer": "C"}, "gone: consumer 'C' on stream 'S' (code 404, err_code 1)"),
+        ({"stream": "S", "subject": "s.x"}, "gone: stream 'S', subject 's.x' (code 404, err_code 1)"),
+        ({"stream": "S", "use": "1 of 1"}, "gone: stream 'S', 1 of 1 (code 404, err_code 1)"),
+    ],
+)
+def test_api_error_names_its_objects(names: dict[str, str], text: str) -> None:
+    error = api_error(404, 1, "gone", **names)
+    assert str(error) == text
+    assert error.description == "gone"
+    assert {name: getattr(error, name) for name in names} == names
+
+
+def test_repeating_is_safe_only_where_nothing_was_sent() -> None:
+    assert errors.NotConnectedError().sent is False
+    assert errors.OutboundBufferLimitError(10, 5).sent is False
+    assert errors.ConnectionLostError().sent is True
+    assert errors.TimeoutError().sent is None
+
+
+def test_did_you_mean() -> None:
+    assert errors.did_you_mean("replicas", ["num_replicas", "name"]) == ": did you mean num_replicas?"
+    assert errors.did_you_mean("zzz", ["num_replicas", "name"]) == ""

@@ -1,4 +1,4 @@
-"""PubAckFuture: a standard future that creates its Condition and decodes its reply only when needed."""
+"""PubAckFuture: a standard future that creates its lock and decodes its reply only when needed."""
 
 from __future__ import annotations
 
@@ -73,9 +73,9 @@ def test_every_private_name_of_the_standard_future_is_replaced() -> None:
 
 
 def test_nothing_is_created_until_a_thread_waits(future: PubAckFuture) -> None:
-    """A future that no thread waits for has no Condition, and its reply is not decoded."""
+    """A future that no thread waits for has no lock, and its reply is not decoded."""
     future.complete(ACK, None)
-    assert future._lazy_condition is None
+    assert future._lazy_lock is None
     assert future._body is ACK[3]
     assert future.frame == b""  # it does not keep its message, either
     assert future.result().seq == 7
@@ -99,8 +99,8 @@ def test_reply_wakes_every_waiter(future: PubAckFuture) -> None:
     assert {call.result(5).seq for call in waiting} == {7}
 
 
-def test_state_does_not_change_while_the_condition_is_held(future: PubAckFuture) -> None:
-    """concurrent.futures.wait() holds the Condition while it counts the pending futures that will notify it."""
+def test_state_does_not_change_while_its_lock_is_held(future: PubAckFuture) -> None:
+    """concurrent.futures.wait() holds the lock while it counts the pending futures that will notify it."""
     with future._condition:
         completing = InThread(future.complete, ACK, None)
         eventually(lambda: future._body is ACK[3])
@@ -118,7 +118,7 @@ def test_forked_child_waits_on_futures_though_the_parent_was_completing_one(publ
         future.complete(ACK, None)
         return future.result(5).seq
 
-    with pub_ack_future._making_condition:
+    with pub_ack_future._making_lock:
         assert in_child(wait_in_child) == 7
 
 

@@ -68,6 +68,7 @@ def test_message_id_given_as_a_header_counts() -> None:
     assert publish_block({"Nats-Msg-Id": "x"})[1] is True
     assert publish_block({"nats-msg-id": "x"})[1] is True
     assert publish_block({"Nats-Msg-Id": ""})[1] is False
+    assert publish_block({"Nats-Msg-Id": " "})[1] is False
     assert publish_block({"Other": "x"})[1] is False
 
 

@@ -3,22 +3,24 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Iterable
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jetstream_sync.errors import AuthorizationError
-from jetstream_sync.net.options import server_list
+from jetstream_sync.errors import AuthorizationError, ServerNotInPoolError
 from jetstream_sync.net.servers import (
     Backoff,
+    PoolServer,
     Server,
     ServerAddress,
     ServerPool,
+    choose,
     parse_server,
-    parse_servers,
     redact,
+    unique,
 )
 
 # --- URLs ---------------------------------------------------------------------------------------------------
@@ -78,10 +80,18 @@ def test_parse_server_refuses(url: str) -> None:
 
 @pytest.mark.parametrize(
     "url",
-    ["nats://joe:hush@h:0", "nats://joe:hush@h:x", "http://joe:hush@h", "nats://joe:hush@h /", "joe:hush@h:x"],
+    [
+        "nats://joe:hush@h:0",
+        "nats://joe:hush@h:x",
+        "http://joe:hush@h",
+        "nats://joe:hush@h /",
+        "joe:hush@h:x",
+        "nats://h?password=a@hush",
+        "nats://hush?a@h",
+    ],
 )
 def test_parse_server_errors_and_reprs_hold_no_credentials(url: str) -> None:
-    """No error text, repr or shown URL carries what stands before the @."""
+    """No error text, repr or shown URL carries a user, a password, or what may be one."""
     with pytest.raises(ValueError) as caught:
         parse_server(url)
     assert "hush" not in str(caught.value)
@@ -99,16 +109,14 @@ def test_url_of_an_ipv6_address_has_brackets() -> None:
     assert parse_server(address.url) == address
 
 
-def test_parse_servers_drops_repetitions() -> None:
+def parse_servers(urls: Iterable[str]) -> tuple[ServerAddress, ...]:
+    return unique(map(parse_server, urls))
+
+
+def test_unique_drops_repetitions() -> None:
     """One host and port is one server, however often it is named; the order stays."""
     addresses = parse_servers(["nats://a:1", "a:1", "nats://A:1", "b:1", "a:2"])
     assert [address.key for address in addresses] == [("a", 1), ("b", 1), ("a", 2)]
-
-
-@pytest.mark.parametrize("servers", ["a:1,b:2", " a:1 , b:2 ", "a:1,,b:2,", ["a:1", "b:2"], ("a:1", "b:2")])
-def test_server_list_takes_every_form(servers: Any) -> None:
-    """A comma-separated string and any iterable of URLs are the same list."""
-    assert [address.url for address in server_list(servers)] == ["nats://a:1", "nats://b:2"]
 
 
 @given(st.text(max_size=40))
@@ -264,3 +272,58 @@ def test_backoff_jitter_makes_waits_differ() -> None:
     waits = [(one.next_wait(), two.next_wait()) for _ in range(10)]
     assert waits[0] == (0.0, 0.0)
     assert all(first != second for first, second in waits[1:])
+
+
+# --- replacing the pool, and choosing from it -------------------------------------------------------------------
+
+
+def test_replaced_pool_keeps_what_is_known_of_a_server() -> None:
+    """A server that is named again keeps its failures, and is no discovered one any more; the others are gone."""
+    pool = make_pool("a", "b")
+    pool.connected(pool.servers[0])
+    pool.advertise(["c:4222"])
+    pool.failed(pool.servers[1], OSError(), reconnecting=True)
+    pool.replace(parse_servers(["c", "b", "d"]))
+    assert [server.entry for server in pool.servers] == [
+        PoolServer("nats://c:4222", 0, False),
+        PoolServer("nats://b:4222", 1, False),
+        PoolServer("nats://d:4222", 0, False),
+    ]
+    assert hosts(pool) == ["c", "b", "d"]  # the current one is not among them
+
+
+def test_failure_of_a_server_that_was_replaced_is_no_error() -> None:
+    """The dialer may be at work on it when the pool is replaced."""
+    pool = make_pool("a", max_attempts=1)
+    [gone] = pool.servers
+    pool.replace(parse_servers(["b"]))
+    pool.failed(gone, OSError(), reconnecting=True)
+    assert hosts(pool) == ["b"]
+
+
+def test_uri_of_a_server_in_the_pool() -> None:
+    """As nats-py's: the parts of the URL, without credentials."""
+    [server] = make_pool("tls://ann:secret@h:7").servers
+    assert (server.entry.uri.scheme, server.entry.uri.hostname, server.entry.uri.port) == ("tls", "h", 7)
+    assert "secret" not in repr(server.entry)
+
+
+@pytest.mark.parametrize(
+    ("handler", "host", "wait", "error"),
+    [
+        (lambda pool, _: (pool[1], 0.5), "b", 0.5, None),
+        (lambda pool, info: (None, info["wait"]), None, 2.0, None),
+        (lambda pool, _: (pool[0]._replace(reconnects=9), 0), "a", 0.0, None),
+        (lambda pool, _: (PoolServer("nats://x:1", 0, False), 1.0), None, 1.0, ServerNotInPoolError),
+        (lambda pool, _: None, None, 0.0, TypeError),
+        (lambda pool, _: (pool[0], -1), None, 0.0, ValueError),
+        (lambda pool, _: (pool[0], "1"), None, 0.0, TypeError),
+        (lambda pool, _: ("nats://a:4222", 0), None, 0.0, AttributeError),
+        (lambda pool, _: pool[7], None, 0.0, IndexError),
+    ],
+)
+def test_choice_of_a_handler(handler: Any, host: str | None, wait: float, error: type[Exception] | None) -> None:
+    """A server of the pool or none, and a wait; whatever else it does is an error to report and no choice."""
+    choice = choose(handler, make_pool("a", "b").servers, {"wait": 2})
+    assert (choice.server.address.host if choice.server else None, choice.wait) == (host, wait)
+    assert (type(choice.error) if choice.error else None) is error

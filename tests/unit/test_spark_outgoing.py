@@ -32,6 +32,7 @@ def headers_of(message: Outgoing) -> dict[str, list[str]]:
             [("Nats-Msg-Id", ["old"]), ("nats-batch-id", ["b"]), ("Nats-Expected-Stream", ["S"]), ("C", ["3"])],
             {"C": ["3"]},
         ),
+        ([("Nats-Rollup", ["all"]), ("C", ["3"])], {"C": ["3"]}),
     ],
 )
 def test_headers_column(given_headers: Any, expected: dict[str, list[str]]) -> None:
@@ -41,7 +42,7 @@ def test_headers_column(given_headers: Any, expected: dict[str, list[str]]) -> N
     ] * 2
 
 
-@pytest.mark.parametrize("value", ["a\r\nB: c", "\n", "a\0", " a"])
+@pytest.mark.parametrize("value", ["a\r\nB: c", "\n", "a\0", " a\n"])
 def test_headers_cannot_start_a_line(value: str) -> None:
     """A value with a line break is refused, the first time and when the name is known."""
     for rows in ([{"A": value}], [{"A": "ok"}, {"A": value}]):

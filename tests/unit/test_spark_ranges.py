@@ -8,9 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jetstream_sync.spark.chunk import Chunk, chunk_of, reply_prefix_length
-from jetstream_sync.spark.fetchers import nanoseconds_of
-from jetstream_sync.spark.ranges import MAX_PER_PARTITION, SequenceRange, first_hole, split
+from jetstream_sync.spark.chunk import Chunk, numbers
+from jetstream_sync.spark.ranges import MAX_PER_PARTITION, SequenceRange, first_hole, shares, split
 
 
 @pytest.mark.parametrize(
@@ -33,7 +32,8 @@ from jetstream_sync.spark.ranges import MAX_PER_PARTITION, SequenceRange, first_
 )
 def test_split_count(total: int, options: dict[str, int], count: int) -> None:
     """Few partitions for few messages, more for many, and what the options ask for."""
-    assert len(split(5, 5 + total, **options)) == count
+    (ranges,) = split([SequenceRange(5, 5 + total)], **options)
+    assert len(ranges) == count
 
 
 @given(
@@ -44,13 +44,84 @@ def test_split_count(total: int, options: dict[str, int], count: int) -> None:
 )
 def test_split_covers_the_range_once(start: int, total: int, least: int | None, most: int | None) -> None:
     """Every sequence is in exactly one partition, none is empty, none too large, and a replay is the same."""
-    ranges = split(start, start + total, min_partitions=least, max_per_partition=most)
+    wanted = [SequenceRange(start, start + total)]
+    (ranges,) = split(wanted, min_partitions=least, max_per_partition=most)
     assert ranges[0].start == start
     assert ranges[-1].end == start + total
     assert all(one.end == two.start for one, two in itertools.pairwise(ranges))
     assert all(0 < len(each) <= (most or MAX_PER_PARTITION) for each in ranges)
     assert len(ranges) >= min(least or 1, total)
-    assert split(start, start + total, min_partitions=least, max_per_partition=most) == ranges
+    assert split(wanted, min_partitions=least, max_per_partition=most) == [ranges]
+
+
+@pytest.mark.parametrize(
+    ("sizes", "options", "counts"),
+    [
+        ((), {}, []),
+        ((0, 5), {}, [0, 1]),
+        ((5, 5), {}, [1, 1]),
+        ((60_000, 20_000), {}, [6, 2]),
+        ((60_000, 20_000), {"min_partitions": 4}, [6, 2]),
+        ((300, 100), {"min_partitions": 8}, [6, 2]),
+        ((1000, 1), {"min_partitions": 4}, [3, 1]),
+        ((2, 1), {"min_partitions": 8}, [2, 1]),
+        ((250_000, 10), {"min_partitions": 2}, [7, 1]),
+        ((100, 25), {"max_per_partition": 10}, [10, 3]),
+    ],
+)
+def test_split_of_several_streams(sizes: tuple[int, ...], options: dict[str, int], counts: list[int]) -> None:
+    """The partitions are shared in proportion to the messages; a stream with any has at least one."""
+    assert [len(each) for each in split([SequenceRange(7, 7 + size) for size in sizes], **options)] == counts
+
+
+@given(
+    sizes=st.lists(st.integers(0, 10**6), max_size=6),
+    least=st.none() | st.integers(1, 50),
+    most=st.none() | st.integers(1_000, 10**6),
+)
+def test_split_of_several_streams_covers_each_once(sizes: list[int], least: int | None, most: int | None) -> None:
+    """Every sequence of every stream is in exactly one partition, and there are enough of them."""
+    wanted = [SequenceRange(10 * index + 1, 10 * index + 1 + size) for index, size in enumerate(sizes)]
+    pieces = split(wanted, min_partitions=least, max_per_partition=most)
+    assert len(pieces) == len(wanted)
+    for each, ranges in zip(wanted, pieces, strict=True):
+        assert sum(len(piece) for piece in ranges) == len(each)
+        assert all(one.end == two.start for one, two in itertools.pairwise(ranges))
+        assert all(0 < len(piece) <= (most or MAX_PER_PARTITION) for piece in ranges)
+        if ranges:
+            assert (ranges[0].start, ranges[-1].end) == (each.start, each.end)
+    assert sum(map(len, pieces)) >= min(least or 1, sum(sizes))
+
+
+@pytest.mark.parametrize(
+    ("sizes", "limit", "expected"),
+    [
+        ([], 10, []),
+        ([100], 10, [10]),
+        ([5], 10, [5]),
+        ([100, 100], 10, [5, 5]),
+        ([300, 100], 40, [30, 10]),
+        ([1_000_000, 1], 10, [9, 1]),
+        ([1_000_000, 0, 1], 10, [9, 0, 1]),
+        ([10, 10, 10], 10, [4, 3, 3]),
+        ([10, 10], 1, [1, 1]),  # too small a limit, which the options refuse: still none is forgotten
+    ],
+)
+def test_shares(sizes: list[int], limit: int, expected: list[int]) -> None:
+    """A limit is shared in proportion, and the smallest gets something, too."""
+    assert shares(sizes, limit) == expected
+
+
+@given(st.lists(st.integers(0, 10**9), max_size=8), st.integers(1, 10**9))
+def test_shares_are_fair(sizes: list[int], limit: int) -> None:
+    """The limit is used up and not exceeded; each that has something gets some of it, and no more than it has."""
+    taken = shares(sizes, limit)
+    waiting = sum(1 for size in sizes if size)
+    assert sum(taken) == min(sum(sizes), max(limit, waiting))
+    assert all(min(1, size) <= share <= size for share, size in zip(taken, sizes, strict=True))
+    for share, size in zip(taken, sizes, strict=True):
+        if limit >= waiting and size:
+            assert abs(share - min(1, limit / sum(sizes)) * size) <= waiting + 1
 
 
 @given(st.lists(st.integers(1, 60), min_size=1, unique=True).map(sorted), st.integers(1, 5))
@@ -63,7 +134,7 @@ def test_first_hole_is_the_first_missing_sequence(sequences: list[int], expected
 
 def chunk(*sequences: int) -> Chunk:
     size = len(sequences)
-    return Chunk([b"s"] * size, list(sequences), [0] * size, [None] * size, [b""] * size)
+    return Chunk([b"s"] * size, numbers(sequences), numbers([0] * size), [None] * size, [b""] * size)
 
 
 @pytest.mark.parametrize(
@@ -74,46 +145,9 @@ def test_chunk_cut(sequences: tuple[int, ...], end: int, left: list[int], comple
     """What is past the range is dropped, from every column, and tells that the range is complete."""
     columns = chunk(*sequences)
     assert columns.cut(end) is complete
-    assert columns.sequences == left
-    assert len(columns.subjects) == len(columns.payloads) == len(columns.blocks) == len(left)
-
-
-V1 = b"$JS.ACK.S.C.1.%d.%d.1700000000000000001.0"
-V2 = b"$JS.ACK._.hash.S.C.1.%d.%d.1700000000000000001.0.extra"
-
-
-@pytest.mark.parametrize("reply", [V1, V2])
-def test_chunk_of_reads_both_reply_forms(reply: bytes) -> None:
-    """Sequences and timestamps come from the reply subject, in its old and its new form."""
-    messages = [(b"a", reply % (10, 4), None, b"x"), (b"b", reply % (12, 5), b"h", b"y")]
-    columns = chunk_of(messages, 4)
-    assert columns == Chunk([b"a", b"b"], [10, 12], [1700000000000000001] * 2, [None, b"h"], [b"x", b"y"])
-
-
-def test_chunk_of_notices_a_skipped_delivery() -> None:
-    """A gap in the consumer sequence means that a message was lost."""
-    messages = [(b"a", V1 % (10, 4), None, b""), (b"b", V1 % (12, 6), None, b"")]
-    assert chunk_of(messages, 4) is None
-    assert chunk_of(messages[:1], 3) is None
-
-
-def test_reply_prefix_length() -> None:
-    """The prefix ends before the number of deliveries."""
-    assert V1[: reply_prefix_length(V1)] == b"$JS.ACK.S.C."
-
-
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        ("1970-01-01T00:00:01Z", 1_000_000_000),
-        ("1970-01-01T00:00:00.000000001Z", 1),
-        ("1970-01-01T00:00:00.5Z", 500_000_000),
-        ("2023-11-14T22:13:20.123456789Z", 1_700_000_000_123_456_789),
-    ],
-)
-def test_nanoseconds_of(text: str, expected: int) -> None:
-    """The server's timestamps are read to the nanosecond."""
-    assert nanoseconds_of(text) == expected
+    assert columns.sequences.tolist() == left
+    others = (columns.subjects, columns.timestamps, columns.payloads, columns.blocks)
+    assert [len(column) for column in others] == [len(left)] * 4
 
 
 def test_range_says_its_first_and_last_sequence() -> None:

@@ -55,7 +55,10 @@ MAX_TAKE_LOOPS = 5
 MAX_REGISTRIES_OF_RECEIVERS = 1
 MAX_LINES_OF_A_FILE = 600
 MAX_LINES_OF_A_FUNCTION = 60
-MAX_LINES_OF_NET_CONSUMERS_API = 11_600
+# 11 600 of the rebuilt core, and the second day: the window, what is handed back and kept alive, look-ups, the
+# story of an outage, settings, health, one retry policy, docstrings that explain each parameter; publish_many()
+# with the bulk publisher, which the Spark sink had for itself before.
+MAX_LINES_OF_NET_CONSUMERS_API = 15_450
 
 # Private accesses across packages that are allowed: (module, name). Remove what no longer occurs; add nothing.
 ACROSS_PACKAGES: set[tuple[str, str]] = set()
@@ -314,7 +317,7 @@ def test_no_thread_is_started_under_a_lock() -> None:
 
 FORBIDDEN_WORDS = re.compile("whoever|nobody|somebody", re.IGNORECASE)
 WRITTEN = [
-    *(path for folder in ("jetstream_sync", "pyspark_jetstream", "tests", "examples", "benchmarks", ".ci")
+    *(path for folder in ("jetstream_sync", "pyspark_jetstream", "tests", "examples", "benchmarks", "tools", ".ci")
       for path in sorted((REPOSITORY / folder).rglob("*.py"))),
     *sorted(REPOSITORY.glob("*.md")),
     *sorted((REPOSITORY / "docs").glob("*.md")),

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 import pytest
 
-from jetstream_sync import JetStreamMessage, MessageStream, StreamNotFoundError
+from jetstream_sync import JetStreamMessage, MessageStream, StreamNotFoundError, TimeoutError
 from tests.spec.wire_scenarios.bench import PULL, Bench, scenario
 from tests.support.eventually import eventually
 
@@ -159,6 +159,12 @@ def messages(bench: Bench) -> None:
         bench.wait_for("CONSUMER.DELETE")
 
 
+def ask(stream: MessageStream) -> None:
+    """Ask for a message where there is none: so the pull for it has left."""
+    with pytest.raises(TimeoutError):
+        stream.next(timeout=0.1)
+
+
 @scenario("ordered_messages")
 def mended_messages(bench: Bench) -> None:
     """The consumer is deleted on the server; then there is a gap."""
@@ -168,10 +174,12 @@ def mended_messages(bench: Bench) -> None:
         ordered = bench.js.ordered_consumer("S")
         stream = ordered.messages(max_messages=1, on_error=errors.append)
         bench.note(*take(stream, 2))
+        ask(stream)
     with bench.step("deleted on the server"):
         bench.delete_pulled(ordered.name)
         bench.fill(1, first=2)
         bench.note(*take(stream, 1))
+        ask(stream)
     with bench.step("a gap"):
         bench.fill(3, first=3)
         bench.wait_to_hear(b"\r\n3\r\n")  # which answers the only pull: the next message is not ours

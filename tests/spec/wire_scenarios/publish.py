@@ -6,7 +6,7 @@ import gc
 
 import pytest
 
-from jetstream_sync import BatchMessage, NoStreamResponseError, WrongLastSequenceError
+from jetstream_sync import BatchMessage, NoStreamResponseError, PublishManyError, WrongLastSequenceError
 from tests.spec.wire_scenarios.bench import Bench, scenario
 
 
@@ -118,6 +118,23 @@ def unheard(bench: Bench) -> None:
         future = bench.js.publish_async("t.x", b"two", retry_attempts=0)
         with pytest.raises(NoStreamResponseError):
             future.result(5)
+
+
+# --- publish_many -------------------------------------------------------------------------------------------
+
+
+@scenario("publish_many")
+def many(bench: Bench) -> None:
+    """An inbox for the call; each message has an id."""
+    bench.stream()
+    with bench.step("three messages"):
+        messages = [("s.x", b"one"), ("s.x", b"two", {"Colour": "blue"}), ("s.y", b"three", None, "id-3")]
+        bench.note(bench.js.publish_many(messages).published)
+    with bench.step("none"):
+        bench.note(bench.js.publish_many([]).published)
+    with bench.step("in another stream than expected"):
+        with pytest.raises(PublishManyError):
+            bench.js.publish_many([("s.x", b"four")], expected_stream="T")
 
 
 # --- publish_batch ------------------------------------------------------------------------------------------

@@ -162,12 +162,30 @@ def test_consume_defaults() -> None:
 
 
 def test_consume_by_bytes_leaves_messages_unlimited() -> None:
-    """max_bytes replaces the default max_messages of the public methods."""
-    for default in (None, 500):
-        options = ConsumeOptions.make(max_messages=default, max_bytes=1001)
-        assert (options.limit, options.threshold, options.by_bytes) == (1001, 500, True)
-        assert json.loads(options.body(300))["max_bytes"] == 300
-        assert json.loads(options.body(300))["batch"] == 1_000_000
+    """max_bytes alone limits a pull; max_messages beside it is refused, whatever its value."""
+    options = ConsumeOptions.make(max_bytes=1001)
+    assert (options.limit, options.threshold, options.by_bytes) == (1001, 500, True)
+    assert json.loads(options.body(300))["max_bytes"] == 300
+    assert json.loads(options.body(300))["batch"] == 1_000_000
+    with pytest.raises(ValueError, match="exclude each other"):
+        ConsumeOptions.make(max_messages=500, max_bytes=1001)
+
+
+@pytest.mark.parametrize(
+    ("given", "automatic"),
+    [
+        ({}, True),
+        ({"expires": 5, "priority": Priority(group="g")}, True),
+        ({"max_messages": 500}, False),
+        ({"max_messages": 1}, False),
+        ({"max_bytes": 1000}, False),
+        ({"threshold_messages": 100}, False),
+        ({"max_bytes": 1000, "threshold_bytes": 100}, False),
+    ],
+)
+def test_consume_is_automatic_when_no_size_is_given(given: dict[str, Any], automatic: bool) -> None:
+    """A number of messages or bytes, or a threshold, is taken as it is."""
+    assert ConsumeOptions.make(**given).automatic is automatic
 
 
 @pytest.mark.parametrize(("limit", "threshold"), [(1, 1), (2, 1), (3, 1), (4, 2), (500, 250)])

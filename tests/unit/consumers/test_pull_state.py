@@ -393,6 +393,31 @@ def test_backoff_reset_lets_the_next_pull_out_at_once() -> None:
     assert backoff.remaining(10.0) == 0.0
 
 
+@pytest.mark.parametrize(
+    ("ended_after", "delivered", "waits"),
+    [(0.0, False, 0.25), (0.1, False, 0.15), (0.25, False, 0.0), (30.0, False, 0.0), (0.0, True, 0.0)],
+)
+def test_backoff_after_a_pull_that_ended_in_order(ended_after: float, delivered: bool, waits: float) -> None:
+    """A pull that delivered nothing is followed by the next no sooner than 0.25 s after it was sent."""
+    backoff = Backoff()
+    backoff.ended(40.0)
+    if delivered:
+        backoff.delivered()
+    backoff.ended(50.0)
+    assert backoff.remaining(50.0 + ended_after) == pytest.approx(waits)
+    backoff.delivered()
+    assert backoff.remaining(50.0 + ended_after) == 0.0
+
+
+def test_backoff_after_a_delivering_pull_counts_anew() -> None:
+    """Messages before one end say nothing about the next pull."""
+    backoff = Backoff()
+    backoff.delivered()
+    backoff.ended(1.0)
+    backoff.ended(2.0)
+    assert backoff.remaining(2.0) == pytest.approx(0.25)
+
+
 def test_backoff_never_overflows() -> None:
     """Refused for days, the delay is still a second."""
     backoff = Backoff()

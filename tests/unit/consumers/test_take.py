@@ -263,6 +263,6 @@ def test_objects_that_users_hold_show_what_is_documented() -> None:
         return {name for name in dir(kind) if not name.startswith("_")}
 
     assert public(MessageBatch) == {"close"}
-    assert public(MessageStream) == {"next", "stop", "drain", "closed"}
-    assert public(ConsumeContext) == {"stop", "drain", "wait", "closed", "error"}
+    assert public(MessageStream) == {"next", "stop", "stop_progress", "drain", "closed"}
+    assert public(ConsumeContext) == {"stop", "stop_progress", "drain", "wait", "closed", "error"}
     assert public(PullSubscription) == {"fetch", "consumer_info", "unsubscribe", "stream_name", "consumer_name"}

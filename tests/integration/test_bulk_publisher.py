@@ -1,4 +1,4 @@
-"""The sink's publisher, without Spark: everything is stored once, or an error says why not."""
+"""The publisher under publish_many() and the Spark sink: everything is stored once, or an error says why not."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from itertools import accumulate
 import pytest
 
 from jetstream_sync import Connection, JetStream, connect
+from jetstream_sync.api.bulk import BulkPublisher, Frames
 from jetstream_sync.errors import APIError, NoStreamResponseError, PermissionsError, TimeoutError
 from jetstream_sync.net.connection import link_of
 from jetstream_sync.protocol import commands
-from jetstream_sync.spark.bulk import BulkPublisher, Frames
-from jetstream_sync.spark.outgoing import with_id
 from jetstream_sync.testing import LocalServer
+from tests.support.scripted_stream import ACK, ScriptedStream, error
 
 
 def block(number: int) -> bytes:
-    return with_id(b"NATS/1.0\r\n", f"id{number}")
+    return b"NATS/1.0\r\nNats-Msg-Id: id%d\r\n\r\n" % number
 
 
 def frames(publisher: BulkPublisher, first: int, count: int, size: int) -> Frames:
@@ -34,6 +34,7 @@ def publish(
     nc: Connection, count: int, *, size: int = 10, timeout: float = 20.0, cut_every: int = 0, window: int = 500
 ) -> BulkPublisher:
     publisher = BulkPublisher(link_of(nc), timeout, window)
+    publisher.open()
     step = cut_every or 100
     try:
         for first in range(0, count, step):
@@ -100,6 +101,7 @@ def test_small_windows(nc: Connection, js: JetStream, window: int) -> None:
     js.create_stream(name="S", subjects=["s.>"], storage="memory")
     most = 0
     publisher = BulkPublisher(link_of(nc), 20.0, window)
+    publisher.open()
     send = publisher._send
 
     def counted(run: bytes | memoryview) -> None:
@@ -118,7 +120,7 @@ def test_small_windows(nc: Connection, js: JetStream, window: int) -> None:
 def test_stream_with_a_misleading_name(nc: Connection, js: JetStream) -> None:
     """An ack of a stream that is called "error" is recognised as an ack."""
     js.create_stream(name="error", subjects=["s.>"], storage="memory")
-    assert publish(nc, 1000, timeout=5).stream == "error"
+    assert list(publish(nc, 1000, timeout=5).streams) == ["error"]
     assert js.get_stream("error").info.state.messages == 1000
 
 
@@ -154,3 +156,14 @@ def test_denied_subject_fails_at_once() -> None:
     with LocalServer(config=config) as server, connect(server.url, user="u", password="p") as nc:
         with pytest.raises(PermissionsError):
             publish(nc, 3, timeout=20)
+
+
+def test_ids_in_process_and_lost_answers_are_asked_for_again(nats_server: LocalServer, nc: Connection) -> None:
+    """10158 is no refusal, and an answer that was lost without a disconnect is asked for within the timeout."""
+    with ScriptedStream(nats_server, "s.a", error(10158, 409), error(10008), None, then=ACK) as stream:
+        assert publish(nc, 3, timeout=3).not_yet is None  # what was refused for now is stored
+        # The third one is sent again with the others, and if its answer had been the only one missing, after 1 s.
+        assert stream.ids == ["id0", "id1", "id2"] * 2
+    with ScriptedStream(nats_server, "s.a", ACK, None, ACK, then=ACK) as stream:
+        publish(nc, 3, timeout=3)
+        assert stream.ids == ["id0", "id1", "id2", "id1"]
