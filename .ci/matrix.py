@@ -63,7 +63,7 @@ def test_spark(version: str) -> str:
     if run(venv / "bin" / "python", "-m", "jetstream_sync.spark.java", "--install"):
         return "FAILED to find a Java"
     # The examples are written for the Spark that setup.cfg installs, and run with it in `make test`.
-    tests = ["-m", "pytest", "-q", "tests/spark", "--ignore=tests/spark/test_spark_examples.py"]
+    tests = ["-m", "pytest", *PARALLEL, "tests/spark", "--ignore=tests/spark/test_spark_examples.py"]
     return "ok" if run(venv / "bin" / "python", *tests) == 0 else "FAILED"
 
 

@@ -3,17 +3,26 @@
 Runs as it is, on a server of its own. It publishes orders, lets a streaming query work off what is there, reads
 the results back, and checks that the totals agree with what was published. Then it does so once more from the
 same checkpoint, with more orders: the query goes on where it stopped.
+
+With `--cluster` Spark is a standalone cluster of two workers on this machine. One of the two executors is killed
+while it reads. The totals agree all the same.
 """
 
 from __future__ import annotations
 
 import json
+import os
 import random
+import signal
 import sys
 import tempfile
+import threading
 import time
 from collections import defaultdict
+from collections.abc import Iterator
+from contextlib import contextmanager
 
+from _cluster import SparkCluster
 from _spark import session
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
@@ -32,9 +41,47 @@ Totals = dict[str, list[int]]  # region → number of orders, their sum in cents
 
 
 def main(first_run: int = FIRST_RUN, second_run: int = SECOND_RUN) -> int:
+    with session("pipeline") as spark, LocalServer() as server:
+        return pipeline(spark, server, first_run, second_run)
+
+
+def main_on_a_cluster(first_run: int = FIRST_RUN, second_run: int = SECOND_RUN) -> int:
+    print("Starting a Spark cluster: a master and two workers")
+    with SparkCluster() as cluster, session("pipeline", cluster.url) as spark, LocalServer() as server:
+        with an_executor_killed(cluster, server) as killed:
+            differ = pipeline(spark, server, first_run, second_run)
+        print("An executor was killed on the way" if killed.is_set() else "NO EXECUTOR WAS KILLED")
+        return differ or not killed.is_set()
+
+
+@contextmanager
+def an_executor_killed(cluster: SparkCluster, server: LocalServer) -> Iterator[threading.Event]:
+    """Kill the first executor that is seen reading. The event tells that it has happened."""
+    killed, over = threading.Event(), threading.Event()
+
+    def watch() -> None:
+        while not over.wait(0.01) and not killed.is_set():
+            for connection in server.monitor("/connz")["connections"]:
+                reads = connection.get("name", "").startswith("spark read")
+                executor = cluster.executor_with(connection["port"]) if reads else None
+                if executor is not None and not killed.is_set():
+                    os.kill(executor, signal.SIGKILL)
+                    print(f"  killed the executor with process id {executor}, which was reading", flush=True)
+                    killed.set()
+
+    watcher = threading.Thread(target=watch)
+    watcher.start()
+    try:
+        yield killed
+    finally:
+        over.set()
+        watcher.join()
+
+
+def pipeline(spark: SparkSession, server: LocalServer, first_run: int, second_run: int) -> int:
     random.seed(6)
     published: Totals = defaultdict(lambda: [0, 0])
-    with LocalServer() as server, tempfile.TemporaryDirectory() as checkpoint, session("pipeline") as spark:
+    with tempfile.TemporaryDirectory() as checkpoint:
         with jetstream_sync.connect(server.url) as nc:
             js = nc.jetstream()
             js.create_stream(name="ORDERS", subjects=["orders.*"])
@@ -50,22 +97,19 @@ def main(first_run: int = FIRST_RUN, second_run: int = SECOND_RUN) -> int:
 
 
 def publish_orders(js: JetStream, day: int, count: int, published: Totals) -> None:
-    """Publish pipelined: thousands of orders may wait for their ack at once; in the end all are acknowledged."""
+    """Publish pipelined: thousands of orders may wait for their ack at once; in the end all are stored."""
     print(f"\nPublishing {count:,} orders")
     began = time.perf_counter()
-    acks = []
-    for number in range(count):
-        region, cents = random.choice(REGIONS), random.randrange(100, 50_000)
-        order = {"cents": cents, "at": OPENING + day * DAY + number * 0.02}
-        msg_id = f"order-{day}-{number}"
-        acks.append(js.publish_async(f"orders.{region}", json.dumps(order).encode(), msg_id=msg_id))
-        published[region][0] += 1
-        published[region][1] += cents
-        if (number + 1) % 5_000 == 0:
-            progress(number + 1, count)
-    js.publish_async_wait(timeout=60)
-    for ack in acks:
-        ack.result()  # raises if the message was not stored
+
+    def orders() -> Iterator[tuple[str, bytes, None, str]]:
+        for number in range(count):
+            region, cents = random.choice(REGIONS), random.randrange(100, 50_000)
+            order = {"cents": cents, "at": OPENING + day * DAY + number * 0.02}
+            published[region][0] += 1
+            published[region][1] += cents
+            yield f"orders.{region}", json.dumps(order).encode(), None, f"order-{day}-{number}"
+
+    js.publish_many(orders(), timeout=60, progress=lambda so_far: progress(so_far.published, count))
     # Spark writes the result of a window when the watermark has passed it: a last message ends the day.
     js.publish("orders.none", json.dumps({"cents": 0, "at": CLOSING + day * DAY}).encode())
     rate("published", count, began)
@@ -160,4 +204,5 @@ def rate(what: str, count: int, began: float) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main(*map(int, sys.argv[1:])))
+    counts = [int(argument) for argument in sys.argv[1:] if argument != "--cluster"]
+    sys.exit(main_on_a_cluster(*counts) if "--cluster" in sys.argv else main(*counts))

@@ -1,0 +1,1 @@
+"""What makes the generated files of the repository: `make reference` runs them all."""
