@@ -195,10 +195,12 @@ def acquire(lock: LockType | RLock, timeout: float) -> bool:
 class Wakeup:
     """Wakes one thread that sleeps until there is work. A wake-up that comes early is remembered, once."""
 
-    __slots__ = ("_lock",)
+    __slots__ = ("_lock", "release")
 
     def __init__(self) -> None:
         self._lock = locked()
+        self.release: Callable[[], object] = self._lock.release
+        """What set() does, as one call into C. Raises RuntimeError when it is set already."""
 
     def set(self) -> None:
         """Wake the thread, or have its next wait() return at once. Takes no lock: usable anywhere."""

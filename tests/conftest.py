@@ -5,12 +5,12 @@ from __future__ import annotations
 import faulthandler
 import os
 import threading
+import time
 from collections.abc import Iterator
 
 import pytest
 
 from jetstream_sync._threads import detached_jobs
-from tests.support.eventually import eventually
 from tests.support.fixtures import (  # noqa: F401
     cert_kit,
     eager_switching,
@@ -34,11 +34,8 @@ for _variable in [name for name in os.environ if name.startswith("NATS_") and na
     del os.environ[_variable]
 
 
-def no_leaks_since(before: set[threading.Thread]) -> bool:
-    leaked = [thread.name for thread in library_threads() - before] + detached_jobs()
-    if leaked:
-        print("still running:", *sorted(leaked))
-    return not leaked
+def leaked_since(before: set[threading.Thread]) -> list[str]:
+    return sorted([thread.name for thread in library_threads() - before] + detached_jobs())
 
 
 @pytest.fixture(autouse=True)
@@ -46,4 +43,7 @@ def no_leaked_threads() -> Iterator[None]:
     """Fail the test that leaves a `js-` thread or a detached job behind."""
     before = library_threads()
     yield
-    eventually(lambda: no_leaks_since(before), timeout=3.0, message="no js- thread is left over")
+    deadline = time.monotonic() + 3.0
+    while (leaked := leaked_since(before)) and time.monotonic() < deadline:
+        time.sleep(0.005)
+    assert leaked == []

@@ -92,6 +92,7 @@ class Outbox:
         self._sends = 0  # how often queued frames have left
         self._closed = False
         self._wakeup = Wakeup()  # of the writer thread
+        self._wake_writer = self._wakeup.release
         self._room = Waiters()
         self.out_msgs: int = 0
         self.out_bytes: int = 0
@@ -139,7 +140,12 @@ class Outbox:
             self._pump(sender)
         except BaseException:
             if sender is not None:
+                # A store and a call into C: a second signal cannot keep the writer thread from going on.
                 self._interrupted = sender
+                try:
+                    self._wake_writer()
+                except RuntimeError:
+                    pass  # it is awake
                 self._leave(sender)
             raise
 
@@ -203,7 +209,12 @@ class Outbox:
             self._pump(sender)
         except BaseException:
             if sender is not None:
+                # A store and a call into C: a second signal cannot keep the writer thread from going on.
                 self._interrupted = sender
+                try:
+                    self._wake_writer()
+                except RuntimeError:
+                    pass  # it is awake
                 self._leave(sender)
             raise
 
@@ -330,6 +341,7 @@ class Outbox:
         has_work = self._stuck or self._coalescing or self._closed or self._orphans
         self._wakeup.wait(0.0 if has_work else timeout)
         with self._lock:
+            self._revive()
             orphans, self._orphans = self._orphans, []
             ended = self._closed and not self._stuck
             coalescing, self._coalescing = self._coalescing, False

@@ -127,6 +127,7 @@ def publish_under_storm(nc: Connection, verifier: Verifier) -> None:
             storm.interrupt(main.publish)
     for thread in threads:
         thread.join(30)
+        assert not thread.is_alive()
     nc.flush()
     verifier.nc.flush()
     for sender in (main, *others):

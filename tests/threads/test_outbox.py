@@ -5,9 +5,11 @@ from __future__ import annotations
 import os
 import random
 import socket
+import sys
 import threading
 import time
 from collections.abc import Iterator
+from types import FrameType
 
 import pytest
 
@@ -17,6 +19,7 @@ from jetstream_sync.net.outbox import COALESCE_BYTES, HIGH_WATER, Outbox
 from jetstream_sync.net.transport import PlainTransport
 from tests.support.eventually import eventually
 from tests.support.pipes import Pipe
+from tests.support.signals import Interrupted
 
 pytestmark = pytest.mark.usefixtures("eager_switching")
 
@@ -42,6 +45,20 @@ class CountingTransport(PlainTransport):
     def close(self) -> None:
         self.closes += 1
         super().close()
+
+
+class InterruptedTransport(PlainTransport):
+    """A signal handler raises in the first flush_now()."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        super().__init__(sock)
+        self._first = True
+
+    def flush_now(self) -> bool:
+        if self._first:
+            self._first = False
+            raise Interrupted
+        return super().flush_now()
 
 
 def pipe_of(kind: type[CountingTransport] = CountingTransport) -> Pipe:
@@ -363,3 +380,37 @@ def test_list_is_dropped_without_a_session() -> None:
     outbox, items = Outbox(1000), [1, 2]
     outbox.send_all(items, lambda some: [b"%d" % number for number in some])
     assert (items, outbox.idle, outbox.out_msgs) == ([], True, 0)
+
+
+@pytest.mark.parametrize("call", ["publish", "flush"])
+def test_writer_thread_goes_on_though_second_signal_interrupts_the_handing_over(call: str) -> None:
+    """The frame leaves without a further call, which other threads may wait for; the writer thread slept."""
+    box, pipe = Outbox(pending_size=1 << 20), Pipe(InterruptedTransport)
+    box.attach(pipe.transport, b"")
+    if call == "flush":
+        box.control(b"PING\r\n")
+    woken = threading.Event()
+
+    def serve_once() -> None:
+        box.serve(30)
+        woken.set()
+
+    def interrupt(frame: FrameType, event: str, _: object) -> None:
+        if event == "call" and frame.f_code is Outbox._leave.__code__:
+            raise Interrupted
+
+    writer = spawn("writer", serve_once)
+    before = sys.gettrace()
+    sys.settrace(interrupt)
+    try:
+        with pytest.raises(Interrupted):
+            box.publish(b"PING\r\n", 0) if call == "publish" else box.flush()
+    finally:
+        sys.settrace(before)
+    assert woken.wait(5)
+    pipe.peer.settimeout(5)
+    assert pipe.peer.recv(100) == b"PING\r\n"
+    join_quietly(writer, 5)
+    assert box.idle
+    drop(box)
+    pipe.close()
